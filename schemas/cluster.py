@@ -1,0 +1,91 @@
+"""What exists: nodes, the GPUs on them, and the pools they belong to."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from schemas.event import Timestamp
+
+Vendor = str
+PlacementMode = Literal["NodeCompactGPULowLoad", "CompactFirst", "LowLoadFirst"]
+
+Amount = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A Kubernetes node as the scheduler sees it: allocatable amounts and whether it takes new pods.
+
+    Attributes:
+        name: Kubernetes node name.
+        pool: Name of the pool the node belongs to; empty when none claims it.
+        cpu_milli: Allocatable CPU in thousandths of a core.
+        memory_bytes: Allocatable memory.
+        max_pods: Allocatable pod slots.
+        disk_bytes: Local data disk that VRAM may expand to (``vramExpandToHostDisk``).
+        ready: The node's Ready condition.
+        unschedulable: ``kubectl cordon``.
+        labels: Node labels.
+    """
+
+    name: str
+    pool: str = ""
+    cpu_milli: Amount = 0
+    memory_bytes: Amount = 0
+    max_pods: Amount = 110
+    disk_bytes: Amount = 0
+    ready: bool = True
+    unschedulable: bool = False
+    labels: dict[str, str] = {}
+
+
+class GpuDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One physical GPU. ``tflops_milli`` and ``vram_bytes`` are physical, before any oversubscription."""
+
+    uuid: str
+    index: Amount
+    model: str
+    tflops_milli: Amount
+    vram_bytes: Amount
+    vendor: Vendor = "NVIDIA"
+    numa_node: int = -1
+    healthy: bool = True
+    used_by: str = ""
+    """The foreign allocator that hands this GPU out, such as ``nvidia-device-plugin``; empty when it is ours."""
+
+
+class GpuInventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All GPUs of one node, published on change and as a heartbeat by the node's agent."""
+
+    node: str
+    gpus: list[GpuDevice]
+    observed_at: Timestamp
+
+
+class Oversubscription(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a pool's schedulable capacity exceeds the physical one, in percent (``capacityConfig.oversubscription``).
+
+    Schedulable TFLOPS = physical x ``tflops_ratio`` / 100. Schedulable VRAM of a GPU = physical plus its equal share of
+    the node's memory x ``host_memory`` / 100 and data disk x ``host_disk`` / 100. The default is no oversubscription.
+    """
+
+    tflops_ratio: Annotated[int, msgspec.Meta(ge=100, le=100_000)] = 100
+    host_memory: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
+    host_disk: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
+
+
+class Pool(msgspec.Struct, frozen=True, kw_only=True):
+    """A set of nodes that is allocated from under one policy.
+
+    Attributes:
+        name: Pool name, the last token of ``gpubus.work.schedule.<pool>``.
+        placement: TensorFusion placement mode of the pool's scheduling template.
+        vram_weight: Weight of VRAM in a GPU's score, in percent (upstream chart default 0.7).
+        tflops_weight: Weight of compute in a GPU's score, in percent (upstream chart default 0.3).
+        oversubscription: See :class:`Oversubscription`.
+    """
+
+    name: str
+    placement: PlacementMode = "NodeCompactGPULowLoad"
+    vram_weight: Annotated[int, msgspec.Meta(ge=0, le=100)] = 70
+    tflops_weight: Annotated[int, msgspec.Meta(ge=0, le=100)] = 30
+    oversubscription: Oversubscription = Oversubscription()

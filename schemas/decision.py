@@ -1,0 +1,106 @@
+"""What was decided and why: enough to explain a placement, and to compute it again."""
+
+from typing import Literal
+
+import msgspec
+
+from schemas.cluster import Amount
+
+Outcome = Literal["allocated", "unschedulable", "released", "evicted"]
+
+
+class GpuGrant(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A part of one GPU given to one pod: compute in thousandths of a TFLOPS and VRAM in bytes."""
+
+    uuid: str
+    index: Amount
+    tflops_milli: Amount
+    vram_bytes: Amount
+
+
+class FilterReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What one filter removed.
+
+    Attributes:
+        reason: Reason code; see :mod:`schemas.reasons`.
+        nodes: Nodes for which this was the first filter that refused them.
+        gpus: GPUs that this filter refused, including on nodes that remained feasible.
+        examples: The first three such nodes in name order.
+    """
+
+    reason: str
+    nodes: Amount = 0
+    gpus: Amount = 0
+    examples: tuple[str, ...] = ()
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A node that could have taken the pod, with the parts of its score (each 0..100)."""
+
+    node: str
+    score: int
+    parts: dict[str, int]
+
+
+class Basis(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What the decision had seen.
+
+    Attributes:
+        state: STATE sequence that the snapshot had reached.
+        ledger: LEDGER sequence that the snapshot had reached.
+        ordinal: Number of this decision among those of its allocator. Changes that the allocator had decided with a
+            smaller ordinal and that were not in the ledger yet were part of the snapshot too.
+    """
+
+    state: Amount
+    ledger: Amount
+    ordinal: Amount
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """An earlier placement of the same pod that another allocator's commit overtook. It was never in the ledger.
+
+    Attributes:
+        decided: Ordinal at which it was decided.
+        dropped: Ordinal of the first decision after it was given up.
+    """
+
+    node: str
+    gpus: tuple[GpuGrant, ...]
+    decided: Amount
+    dropped: Amount
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """One decision about one pod.
+
+    Attributes:
+        allocator: Name of the allocator process that decided.
+        policy: Name of the placement policy.
+        policy_hash: Hash of everything in the policy that can change the result, the tie-break order included.
+        engine: Version of the engine's rules; a replay under another version says so.
+        reason: For ``unschedulable`` the dominant reason code, for ``released`` and ``evicted`` why.
+        message: One sentence for people.
+        help: What would help; empty when nothing needs to.
+        duration_us: Time the engine took.
+    """
+
+    outcome: Outcome
+    namespace: str
+    name: str
+    pod_uid: str
+    pool: str
+    allocator: str
+    basis: Basis
+    node: str = ""
+    gpus: tuple[GpuGrant, ...] = ()
+    reason: str = ""
+    message: str = ""
+    help: str = ""
+    policy: str = ""
+    policy_hash: str = ""
+    engine: str = ""
+    filters: tuple[FilterReport, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    duration_us: Amount = 0

@@ -1,0 +1,65 @@
+"""Reason codes: why a node, a GPU or a pod was refused.
+
+The order of :data:`REASONS` is the order in which filters run and the order of precedence: an unschedulable pod's dominant
+reason is the *last* filter that still refused nodes, because that is the one whose change would make it fit soonest.
+Every code has a line that says what would help. Codes are stable; new ones may be added.
+"""
+
+from typing import Final
+
+import msgspec
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """A code, what it means, and what helps."""
+
+    code: str
+    meaning: str
+    help: str
+
+
+POOL_UNKNOWN: Final = "PoolUnknown"
+POOL_EMPTY: Final = "PoolEmpty"
+NODE_NOT_READY: Final = "NodeNotReady"
+LEDGER_FROZEN: Final = "LedgerFrozen"
+INVENTORY_MISSING: Final = "InventoryMissing"
+GPU_UNHEALTHY: Final = "GpuUnhealthy"
+GPU_FOREIGN: Final = "GpuUsedByForeignAllocator"
+VENDOR_MISMATCH: Final = "VendorMismatch"
+MODEL_MISMATCH: Final = "ModelMismatch"
+GPU_COUNT: Final = "TooFewGpus"
+COMPUTE: Final = "InsufficientCompute"
+VRAM: Final = "InsufficientVram"
+SAME_NODE: Final = "TooFewGpusOnOneNode"
+PODS: Final = "TooManyPods"
+CPU: Final = "InsufficientCpu"
+MEMORY: Final = "InsufficientMemory"
+
+REASONS: Final[tuple[Reason, ...]] = (
+    Reason(POOL_UNKNOWN, "The request names a pool that does not exist.", "Create the pool or correct the pod's pool."),
+    Reason(POOL_EMPTY, "The pool has no nodes.", "Label nodes so that the pool's selector matches them."),
+    Reason(NODE_NOT_READY, "The node is not ready or is cordoned.", "Repair or uncordon the node."),
+    Reason(
+        LEDGER_FROZEN,
+        "The node's ledger record cannot be decoded, so nothing more is given out there.",
+        "Read it with `gpubus dead list` and restore a good record.",
+    ),
+    Reason(INVENTORY_MISSING, "No GPU inventory is known for the node.", "Check that the node agent runs there."),
+    Reason(GPU_UNHEALTHY, "The GPU is unhealthy.", "Look at the GPU's XID and ECC errors on the node."),
+    Reason(GPU_FOREIGN, "Another allocator hands this GPU out.", "Remove the device plugin from the node."),
+    Reason(VENDOR_MISMATCH, "The GPU is of another vendor.", "Drop the vendor from the request or add such GPUs."),
+    Reason(MODEL_MISMATCH, "The GPU is of another model.", "Accept more models or add such GPUs."),
+    Reason(GPU_COUNT, "The node has fewer GPUs than asked for.", "Ask for fewer GPUs or add larger nodes."),
+    Reason(COMPUTE, "Too little compute is free.", "Lower the compute request, wait for a release, or add GPUs."),
+    Reason(VRAM, "Too little VRAM is free.", "Lower the VRAM request, wait for a release, or add GPUs."),
+    Reason(
+        SAME_NODE,
+        "Enough GPUs fit, but fewer than asked for on any one node.",
+        "Ask for fewer GPUs per pod, or free a node by moving small pods away.",
+    ),
+    Reason(PODS, "The node holds as many pods as it may.", "Raise the kubelet's maxPods or add nodes."),
+    Reason(CPU, "Too little CPU is free beside the GPUs.", "Lower the CPU request or add nodes with more CPU."),
+    Reason(MEMORY, "Too little memory is free beside the GPUs.", "Lower the memory request or add memory."),
+)
+
+CODES: Final[dict[str, Reason]] = {reason.code: reason for reason in REASONS}

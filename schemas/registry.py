@@ -1,0 +1,46 @@
+"""Which payload belongs to which event type. The one list that codecs and documentation are made from."""
+
+from typing import Final
+
+import msgspec
+
+from schemas.cluster import GpuInventory, Node, Pool
+from schemas.deadletter import DeadLetter
+from schemas.decision import Decision
+from schemas.ledger import NodeRecord
+from schemas.pod import Pod, Release, Schedule, Waiting
+from schemas.usage import NodeUsage
+
+
+class Deleted(msgspec.Struct, frozen=True, kw_only=True):
+    """Tombstone: the object this subject spoke of is gone. ``kind`` is the event type it had."""
+
+    kind: str
+    name: str
+    namespace: str = ""
+    uid: str = ""
+
+
+class Tick(msgspec.Struct, frozen=True, kw_only=True):
+    """A server-side timer fired. ``name`` says which."""
+
+    name: str
+
+
+EVENT_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
+    "gpubus.node.v1": Node,
+    "gpubus.gpu.v1": GpuInventory,
+    "gpubus.pool.v1": Pool,
+    "gpubus.pod.v1": Pod,
+    "gpubus.waiting.v1": Waiting,
+    "gpubus.deleted.v1": Deleted,
+    "gpubus.usage.v1": NodeUsage,
+    "gpubus.ledger.node.v1": NodeRecord,
+    "gpubus.decision.v1": Decision,
+    "gpubus.schedule.v1": Schedule,
+    "gpubus.release.v1": Release,
+    "gpubus.tick.v1": Tick,
+    "gpubus.dead.v1": DeadLetter,
+}
+
+TYPE_NAMES: Final[dict[type[msgspec.Struct], str]] = {struct: name for name, struct in EVENT_TYPES.items()}
