@@ -1,0 +1,1 @@
+"""What speaks: parts that turn the outside world into events. They never import consumers, nor each other."""

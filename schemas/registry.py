@@ -12,15 +12,6 @@ from schemas.pod import Pod, Release, Schedule, Waiting
 from schemas.usage import NodeUsage
 
 
-class Deleted(msgspec.Struct, frozen=True, kw_only=True):
-    """Tombstone: the object this subject spoke of is gone. ``kind`` is the event type it had."""
-
-    kind: str
-    name: str
-    namespace: str = ""
-    uid: str = ""
-
-
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
     """A server-side timer fired. ``name`` says which."""
 
@@ -33,7 +24,6 @@ EVENT_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     "gpubus.pool.v1": Pool,
     "gpubus.pod.v1": Pod,
     "gpubus.waiting.v1": Waiting,
-    "gpubus.deleted.v1": Deleted,
     "gpubus.usage.v1": NodeUsage,
     "gpubus.ledger.node.v1": NodeRecord,
     "gpubus.decision.v1": Decision,

@@ -1,0 +1,314 @@
+"""Shared work: a member of a durable pull consumer's group.
+
+Any number of processes hold the same durable; the server gives each message to one of them. A message that is not
+acknowledged within ``ack_wait`` goes to another. This pull loop keeps its own long-lived requests instead of the client
+library's ``fetch``, which can stall for its whole timeout after a reconnect: the number of messages on order is bounded
+by ``prefetch``, topped up at half, and forgotten whenever the server may have forgotten it (reconnect, missed heartbeats).
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from secrets import token_hex
+from typing import Any, Final
+
+import msgspec
+import nats.errors
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from bus.codec import decode
+from bus.connection import Bus
+from bus.deadletter import bury
+from bus.errors import ApiError
+from bus.position import position
+from schemas.deadletter import DeadLetter
+from schemas.event import Event, utc
+
+log = logging.getLogger("gpubus.bus")
+
+_NS: Final = 1_000_000_000
+_HEARTBEAT_S: Final = 1.0
+_EXPIRES_S: Final = 15.0
+
+
+class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A durable pull consumer.
+
+    Attributes:
+        stream: Stream it reads.
+        durable: Name that all members of the group share.
+        filters: Subjects it takes.
+        ack_wait_s: Seconds after which an unacknowledged message goes to another member.
+        max_deliver: Deliveries after which a message is dead-lettered unhandled.
+        max_ack_pending: Unacknowledged messages over the whole group.
+    """
+
+    stream: str
+    durable: str
+    filters: tuple[str, ...]
+    ack_wait_s: float = 30.0
+    max_deliver: int = 5
+    max_ack_pending: int = 10_000
+
+
+class ConsumerStatistics(msgspec.Struct, frozen=True):
+    """Counters since the member started."""
+
+    delivered: int
+    acked: int
+    retried: int
+    dead: int
+    redelivered: int
+    buffered: int
+    resets: int
+
+
+class Delivery:
+    """One message lent to this member until it says what became of it."""
+
+    __slots__ = ("_consumer", "_message", "expires", "position")
+
+    def __init__(self, consumer: "PullConsumer", message: Msg, expires: float) -> None:
+        self._consumer = consumer
+        self._message = message
+        self.position = position(message.reply)
+        self.expires = expires
+        """Loop time at which the server gives the message to somebody else."""
+
+    @property
+    def subject(self) -> str:
+        """NATS subject."""
+        return self._message.subject
+
+    @property
+    def payload(self) -> bytes:
+        """The body."""
+        return self._message.data
+
+    def event(self) -> Event[Any]:
+        """Decode the body.
+
+        Raises:
+            UndecodableError: It is not a valid event.
+        """
+        return decode(self._message.data)
+
+    async def ack(self) -> None:
+        """Say that the work is done. If this is lost the message comes again: handlers are idempotent."""
+        self._consumer.acked += 1
+        await self._consumer.answer(self._message.reply, b"+ACK")
+
+    async def retry(self, delay_s: float = 0.0) -> None:
+        """Give it back, to be delivered again after ``delay_s`` seconds."""
+        self._consumer.retried += 1
+        body = b"-NAK" if delay_s <= 0 else b"-NAK " + msgspec.json.encode({"delay": int(delay_s * _NS)})
+        await self._consumer.answer(self._message.reply, body)
+
+    async def dead(self, reason: str) -> None:
+        """Move it to DEAD with the reason, then take it off the queue."""
+        spec = self._consumer.spec
+        letter = DeadLetter(
+            stream=spec.stream,
+            subject=self._message.subject,
+            sequence=self.position.seq,
+            consumer=spec.durable,
+            deliveries=self.position.deliveries,
+            reason=reason,
+            payload=self._message.data,
+            published_at=utc(self.position.time_ns / _NS),
+            headers=dict(self._message.headers or {}),
+        )
+        await bury(self._consumer.bus, letter)
+        self._consumer.buried += 1
+        await self._consumer.answer(self._message.reply, b"+TERM")
+
+    async def extend(self) -> None:
+        """Ask for another ``ack_wait``."""
+        self.expires = asyncio.get_running_loop().time() + self._consumer.spec.ack_wait_s
+        await self._consumer.answer(self._message.reply, b"+WPI")
+
+
+class PullConsumer:
+    """This process's membership in the group of ``spec``."""
+
+    def __init__(self, bus: Bus, spec: ConsumerSpec, *, prefetch: int = 256) -> None:
+        self.bus = bus
+        self.spec = spec
+        self._prefetch = prefetch
+        self._inbox = f"{bus.inbox}.pull.{token_hex(6)}"
+        self._buffer: deque[Delivery] = deque()
+        self._arrived = asyncio.Event()
+        self._kick = asyncio.Event()
+        self._on_order = 0
+        self._heard = 0.0
+        self._reset = True
+        self._suspect = False
+        self._stopping = False
+        self._subscription: Subscription | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.delivered = self.acked = self.retried = self.buried = self.redelivered = self.resets = 0
+
+    async def start(self) -> None:
+        """Create the durable if needed and begin to order messages."""
+        await self._ensure()
+        self._subscription = await self.bus.client.subscribe(
+            self._inbox, cb=self._on_message, pending_msgs_limit=-1, pending_bytes_limit=-1
+        )
+        self.bus.on_reconnect(self._on_reconnect)
+        self._task = self.bus.spawn(self._order(), name=f"pull-{self.spec.durable}")
+
+    async def stop(self) -> None:
+        """Stop ordering and give back what was delivered but not taken."""
+        self._stopping = True
+        self.bus.off_reconnect(self._on_reconnect)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._subscription is not None:
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await self._subscription.unsubscribe()
+        while self._buffer:
+            await self._buffer.popleft().retry()
+        self._arrived.set()
+
+    async def take(self, limit: int) -> list[Delivery]:
+        """Wait for messages and return up to ``limit`` of those at hand; an empty list means the consumer was stopped.
+
+        Messages whose ``ack_wait`` ran out in the buffer are skipped: the server has lent them to somebody else.
+        """
+        loop = asyncio.get_running_loop()
+        while not self._stopping:
+            taken: list[Delivery] = []
+            now = loop.time()
+            while self._buffer and len(taken) < limit:
+                delivery = self._buffer.popleft()
+                if delivery.expires > now:
+                    taken.append(delivery)
+            self._top_up()
+            if taken:
+                return await self._bury_exhausted(taken)
+            self._arrived.clear()
+            await self._arrived.wait()
+        return []
+
+    async def _bury_exhausted(self, taken: list[Delivery]) -> list[Delivery]:
+        """Dead-letter what has been delivered too often: it may be what kills its handlers."""
+        limit = self.spec.max_deliver
+        if all(delivery.position.deliveries <= limit for delivery in taken):
+            return taken
+        kept: list[Delivery] = []
+        for delivery in taken:
+            if delivery.position.deliveries <= limit:
+                kept.append(delivery)
+            else:
+                await delivery.dead(f"not handled in {limit} deliveries")
+        return kept or await self.take(len(taken))
+
+    async def answer(self, reply: str, body: bytes) -> None:
+        """Tell the server about one delivery. A lost answer is a redelivery, never an error."""
+        with contextlib.suppress(nats.errors.Error, OSError):
+            await self.bus.client.publish(reply, body)
+
+    async def _ensure(self) -> None:
+        spec = self.spec
+        config = {
+            "durable_name": spec.durable,
+            "name": spec.durable,
+            "ack_policy": "explicit",
+            "ack_wait": int(spec.ack_wait_s * _NS),
+            "max_deliver": -1,
+            "max_ack_pending": spec.max_ack_pending,
+            "deliver_policy": "all",
+            "replay_policy": "instant",
+            "filter_subjects": list(spec.filters),
+        }
+        body = {"stream_name": spec.stream, "config": config, "action": ""}
+        deadline = asyncio.get_running_loop().time() + 30.0
+        while True:
+            try:
+                await self.bus.api(f"CONSUMER.CREATE.{spec.stream}.{spec.durable}", body)
+            except (nats.errors.Error, TimeoutError, ApiError) as error:
+                transient = not isinstance(error, ApiError) or error.code in (500, 503)
+                if not transient or asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(0.2)
+            else:
+                return
+
+    def _on_reconnect(self) -> None:
+        self._reset = True
+        self._kick.set()
+
+    def _top_up(self) -> None:
+        if (self._on_order + len(self._buffer)) * 2 <= self._prefetch:
+            self._kick.set()
+
+    async def _order(self) -> None:
+        """Keep enough messages on order; order anew when the server has gone quiet."""
+        loop = asyncio.get_running_loop()
+        self._heard = loop.time()
+        while True:
+            if self._reset:
+                self._reset, self._on_order = False, 0
+                self._heard = loop.time()
+            want = self._prefetch - self._on_order - len(self._buffer)
+            if want > 0 and want * 2 >= self._prefetch:
+                body = {"batch": want, "expires": int(_EXPIRES_S * _NS), "idle_heartbeat": int(_HEARTBEAT_S * _NS)}
+                with contextlib.suppress(nats.errors.Error, OSError):
+                    await self.bus.client.publish(
+                        f"$JS.API.CONSUMER.MSG.NEXT.{self.spec.stream}.{self.spec.durable}",
+                        msgspec.json.encode(body),
+                        reply=self._inbox,
+                    )
+                    self._on_order += want
+            self._kick.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._kick.wait(), _HEARTBEAT_S)
+            if self._suspect or (self._on_order > 0 and loop.time() - self._heard > 3 * _HEARTBEAT_S):
+                await self._revive()
+
+    async def _revive(self) -> None:
+        """Nothing was heard of our orders: make sure the durable exists and order again."""
+        self.resets += 1
+        self._reset, self._suspect = True, False
+        if self.bus.client.is_connected:
+            try:
+                await self._ensure()
+            except (nats.errors.Error, OSError, TimeoutError, ApiError) as error:
+                log.info("consumer %s: %s; trying again", self.spec.durable, error)
+
+    async def _on_message(self, message: Msg) -> None:
+        loop = asyncio.get_running_loop()
+        self._heard = loop.time()
+        if message.reply.startswith("$JS.ACK."):
+            delivery = Delivery(self, message, self._heard + self.spec.ack_wait_s)
+            self._on_order = max(self._on_order - 1, 0)
+            self.delivered += 1
+            self.redelivered += delivery.position.deliveries > 1
+            self._buffer.append(delivery)
+            self._arrived.set()
+            return
+        headers = message.headers or {}
+        status = headers.get("Status", "")
+        if status == "100":
+            return
+        # The order has ended: expired (408), nothing there (404), or refused (409, 503). What it left unserved is ours to
+        # order again; without a count, forget everything on order.
+        left = headers.get("Nats-Pending-Messages")
+        self._on_order = max(self._on_order - int(left), 0) if left is not None else 0
+        self._suspect = status in ("409", "503")
+        self._kick.set()
+
+    def statistics(self) -> ConsumerStatistics:
+        """Return the counters of this member."""
+        return ConsumerStatistics(
+            delivered=self.delivered,
+            acked=self.acked,
+            retried=self.retried,
+            dead=self.buried,
+            redelivered=self.redelivered,
+            buffered=len(self._buffer),
+            resets=self.resets,
+        )

@@ -1,0 +1,273 @@
+"""The follower: the newest message of every subject, then every change, in stream order.
+
+It is how a consumer holds STATE or LEDGER in memory. It loads last-per-subject, follows live, and survives what the
+client library's own watchers do not: a server restart (it resumes behind the last sequence it saw, at once), a stream
+that was deleted and made again (it notices the new creation time, loads anew and reports what is gone), a gap in the
+delivery, and silence (heartbeats stop).
+
+Order: records arrive in stream order, each sequence at most once. ``seq`` is therefore a consistent cut of the stream.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable, Sequence
+from secrets import token_hex
+from typing import Any, Final
+
+import msgspec
+import nats.errors
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from bus.connection import Bus
+from bus.errors import ApiError, BusError
+from bus.position import position
+from bus.streams import TOMBSTONE_TTL_S, stream_info
+
+log = logging.getLogger("gpubus.bus")
+
+HEARTBEAT_S: Final = 1
+INACTIVE_S: Final = 30
+_NS: Final = 1_000_000_000
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One message of a followed stream.
+
+    Attributes:
+        subject: NATS subject.
+        seq: Stream sequence.
+        payload: The body; empty when ``deleted``.
+        time_ns: When the server stored it, nanoseconds since the epoch.
+        deleted: The subject's history was purged (a tombstone without body), or vanished while the follower was away.
+    """
+
+    subject: str
+    seq: int
+    payload: bytes
+    time_ns: int = 0
+    deleted: bool = False
+
+
+class FollowerStatistics(msgspec.Struct, frozen=True):
+    """Counters since the follower started."""
+
+    seq: int
+    records: int
+    subjects: int
+    resumes: int
+    reloads: int
+
+
+class _Created(msgspec.Struct):
+    num_pending: int = 0
+
+
+_created = msgspec.json.Decoder(_Created)
+
+
+class Follower:
+    """Follows ``filters`` of ``stream`` and calls ``apply`` for every record, in order, from the event loop.
+
+    ``apply`` must not block and must not raise on bad payloads: what cannot be decoded is the caller's to report.
+    """
+
+    def __init__(self, bus: Bus, stream: str, filters: Sequence[str], apply: Callable[[Record], None]) -> None:
+        self._bus = bus
+        self._stream = stream
+        self._filters = list(filters)
+        self._apply = apply
+        self.seq = 0
+        self._created = ""
+        self._subscription: Subscription | None = None
+        self._generation = 0
+        self._consumer_seq = 0
+        self._known: set[str] = set()
+        self._loading: set[str] | None = None
+        self._loaded = asyncio.Event()
+        self._restart = asyncio.Event()
+        self._heard = 0.0
+        self._advanced = asyncio.Condition()
+        self._waiters = 0
+        self._task: asyncio.Task[None] | None = None
+        self._records = self._resumes = self._reloads = 0
+
+    async def start(self, *, timeout: float = 30.0) -> None:
+        """Begin to follow and return once everything that existed has been applied.
+
+        Raises:
+            BusError: The stream could not be read in time.
+        """
+        self._bus.on_reconnect(self._restart.set)
+        self._restart.set()
+        self._task = self._bus.spawn(self._run(), name=f"follow-{self._stream}")
+        try:
+            async with asyncio.timeout(timeout):
+                await self._loaded.wait()
+        except TimeoutError:
+            raise BusError(f"stream {self._stream} could not be loaded within {timeout:g} s") from None
+
+    async def stop(self) -> None:
+        """Stop following."""
+        self._bus.off_reconnect(self._restart.set)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._unsubscribe()
+
+    async def reached(self, seq: int) -> None:
+        """Wait until the record at ``seq``, or one behind it, has been applied."""
+        if self.seq >= seq:
+            return
+        self._waiters += 1
+        try:
+            async with self._advanced:
+                await self._advanced.wait_for(lambda: self.seq >= seq)
+        finally:
+            self._waiters -= 1
+
+    async def caught_up(self) -> None:
+        """Wait until everything the stream's leader holds at this moment has been applied.
+
+        Only meaningful for a follower of the whole stream.
+        """
+        await self.reached((await stream_info(self._bus, self._stream)).state.last_seq)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        failures = 0
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._restart.wait(), HEARTBEAT_S)
+            silent = loop.time() - self._heard > 3 * HEARTBEAT_S
+            if not (self._restart.is_set() or silent):
+                continue
+            self._restart.clear()
+            try:
+                await self._subscribe()
+                failures = 0
+            except (nats.errors.Error, OSError, TimeoutError, ApiError) as error:
+                failures += 1
+                log.info("following %s: %s; trying again", self._stream, error)
+                await asyncio.sleep(min(0.1 * 2**failures, 2.0) * random.uniform(0.5, 1.0))  # noqa: S311  jitter
+                self._restart.set()
+
+    async def _subscribe(self) -> None:
+        """Start a new server-side consumer behind what was applied, or from scratch if the stream is another one."""
+        info = await stream_info(self._bus, self._stream)
+        fresh = info.created != self._created or info.state.last_seq < self.seq
+        # What was dropped or whose tombstone expired while we were away would be missed silently by resuming.
+        away = asyncio.get_running_loop().time() - self._heard
+        fresh = fresh or info.state.first_seq > self.seq + 1 or away > TOMBSTONE_TTL_S / 2
+        await self._unsubscribe()
+        self._generation += 1
+        generation = self._generation
+        self._consumer_seq = 0
+        if fresh:
+            self._loading = set()
+            self.seq = 0
+            self._reloads += 1
+        else:
+            self._resumes += 1
+
+        async def on_message(message: Msg) -> None:
+            if generation == self._generation:
+                await self._on_message(message)
+
+        inbox = f"{self._bus.inbox}.follow.{token_hex(6)}"
+        self._subscription = await self._bus.client.subscribe(
+            inbox, cb=on_message, pending_msgs_limit=-1, pending_bytes_limit=-1
+        )
+        name = f"follow-{token_hex(6)}"
+        config: dict[str, Any] = {
+            "name": name,
+            "deliver_subject": inbox,
+            "ack_policy": "none",
+            "max_deliver": 1,
+            "replay_policy": "instant",
+            "flow_control": True,
+            "idle_heartbeat": HEARTBEAT_S * _NS,
+            "inactive_threshold": INACTIVE_S * _NS,
+            "mem_storage": True,
+            "num_replicas": 1,
+            "filter_subjects": self._filters,
+        }
+        if fresh:
+            config["deliver_policy"] = "last_per_subject"
+        else:
+            config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": self.seq + 1}
+        body = {"stream_name": self._stream, "config": config, "action": "create"}
+        created = _created.decode(await self._bus.api(f"CONSUMER.CREATE.{self._stream}.{name}", body))
+        self._created = info.created
+        self._heard = asyncio.get_running_loop().time()
+        if created.num_pending == 0 and self._consumer_seq == 0:
+            self._finish_loading(info.state.last_seq)
+
+    async def _unsubscribe(self) -> None:
+        if self._subscription is not None:
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await self._subscription.unsubscribe()
+            self._subscription = None
+
+    async def _on_message(self, message: Msg) -> None:
+        self._heard = asyncio.get_running_loop().time()
+        reply = message.reply
+        if not reply.startswith("$JS.ACK."):
+            await self._on_status(message)
+            return
+        at = position(reply)
+        if at.consumer_seq != self._consumer_seq + 1:
+            log.info("following %s: gap before delivery %d", self._stream, at.consumer_seq)
+            self._generation += 1
+            self._restart.set()
+            return
+        self._consumer_seq = at.consumer_seq
+        if at.seq > self.seq:
+            self._deliver(Record(message.subject, at.seq, message.data, at.time_ns, deleted=not message.data))
+        if at.pending == 0:
+            self._finish_loading(self.seq)
+        if self._waiters:
+            async with self._advanced:
+                self._advanced.notify_all()
+
+    def _deliver(self, record: Record) -> None:
+        self.seq = record.seq
+        self._records += 1
+        if record.deleted:
+            self._known.discard(record.subject)
+        else:
+            self._known.add(record.subject)
+        if self._loading is not None:
+            self._loading.add(record.subject)
+        self._apply(record)
+
+    def _finish_loading(self, seq: int) -> None:
+        """Everything that existed is applied: report what vanished while away, and open the gate."""
+        self.seq = max(self.seq, seq)
+        if self._loading is not None:
+            gone, self._loading = self._known - self._loading, None
+            for subject in sorted(gone):
+                self._known.discard(subject)
+                self._apply(Record(subject, self.seq, b"", deleted=True))
+        self._loaded.set()
+
+    async def _on_status(self, message: Msg) -> None:
+        headers = message.headers or {}
+        answer = message.reply or headers.get("Nats-Consumer-Stalled", "")
+        if answer:  # flow control: the server waits for this before it sends more
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await self._bus.client.publish(answer)
+        if headers.get("Status") == "409":
+            self._restart.set()
+
+    def statistics(self) -> FollowerStatistics:
+        """Return the counters of this follower."""
+        return FollowerStatistics(
+            seq=self.seq,
+            records=self._records,
+            subjects=len(self._known),
+            resumes=self._resumes,
+            reloads=self._reloads,
+        )

@@ -1,0 +1,119 @@
+"""Ledger commits: compare-and-set on one node, or on several keys at once.
+
+Every answer is definite. The server checks the expectation before it looks for duplicates, so a message id would not
+help here: a publish that went unconfirmed is sent again unchanged until the server says either that it is
+stored or that the node has moved on; in the second case the first record behind the expected sequence tells whether the
+one that moved it was ours.
+"""
+
+from collections.abc import Sequence
+from secrets import token_hex
+
+import msgspec
+import nats.errors
+
+from bus.codec import decode_as
+from bus.connection import Bus
+from bus.errors import ApiError, ConflictError, PublishUnconfirmedError, UndecodableError
+from bus.publisher import WRONG_LAST_SEQUENCE
+from bus.streams import LEDGER
+from schemas.ledger import NodeRecord
+
+
+class Write(msgspec.Struct, frozen=True):
+    """One record of an atomic commit; ``expected`` is the sequence it replaces, 0 for none, None for whatever is there."""
+
+    subject: str
+    payload: bytes
+    expected: int | None
+
+
+class _StoredMessage(msgspec.Struct):
+    seq: int
+    data: bytes = b""
+
+
+class _Got(msgspec.Struct):
+    message: _StoredMessage
+
+
+class _BatchError(msgspec.Struct):
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+
+class _BatchAck(msgspec.Struct):
+    seq: int = 0
+    error: _BatchError | None = None
+
+
+_got = msgspec.json.Decoder(_Got)
+_batch_ack = msgspec.json.Decoder(_BatchAck)
+
+
+async def commit(bus: Bus, subject: str, payload: bytes, *, txn: str, expected: int, timeout: float = 60.0) -> int:
+    """Replace the record at ``expected`` and return the sequence of the new one.
+
+    Args:
+        bus: The connection.
+        subject: The key, such as ``gpubus.ledger.node.<node>``.
+        payload: The encoded record event; the record inside carries ``txn``.
+        txn: Identity of this commit.
+        expected: Sequence of the record it replaces; 0 when the key has none.
+        timeout: Seconds to keep trying for a definite answer.
+
+    Raises:
+        ConflictError: Somebody else replaced the record first. Nothing of ours was or will be written.
+        PublishUnconfirmedError: No definite answer within ``timeout``; only then is the outcome open.
+    """
+    try:
+        ack = await bus.publisher.publish(subject, payload, expected=expected, timeout=timeout)
+    except ConflictError as conflict:
+        if conflict.ambiguous and (seq := await _landed(bus, subject, txn, expected)):
+            return seq
+        raise
+    return ack.seq
+
+
+async def _landed(bus: Bus, subject: str, txn: str, expected: int) -> int:
+    """Return the sequence at which ``txn`` replaced ``expected``, or 0 if another record did."""
+    request = {"seq": expected + 1, "next_by_subj": subject}
+    try:
+        message = _got.decode(await bus.api(f"STREAM.MSG.GET.{LEDGER}", request)).message
+        return message.seq if decode_as(NodeRecord, message.data).data.txn == txn else 0
+    except (ApiError, UndecodableError):
+        return 0
+
+
+async def commit_all(bus: Bus, writes: Sequence[Write], *, timeout: float = 10.0) -> int:
+    """Write all records or none, as one JetStream atomic batch; return the sequence of the first.
+
+    The i-th record gets that sequence plus i. On a single-server file store every batch costs an fsync, so put many
+    changes in one (at most 1000 records).
+
+    Raises:
+        ConflictError: At least one expectation no longer holds; nothing was written.
+        ApiError: The server refused the batch.
+        PublishUnconfirmedError: No answer: read the keys again before deciding anew.
+    """
+    batch = token_hex(16)
+    client = bus.client
+    try:
+        for number, write in enumerate(writes, 1):
+            headers = {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)}
+            if write.expected is not None:
+                headers["Nats-Expected-Last-Subject-Sequence"] = str(write.expected)
+            if number < len(writes):
+                await client.publish(write.subject, write.payload, headers=headers)
+            else:
+                headers["Nats-Batch-Commit"] = "1"
+                reply = await client.request(write.subject, write.payload, timeout=timeout, headers=headers)
+    except (nats.errors.Error, OSError, TimeoutError) as error:
+        raise PublishUnconfirmedError(writes[-1].subject, str(error) or type(error).__name__) from None
+    ack = _batch_ack.decode(reply.data)
+    if ack.error is not None:
+        if ack.error.err_code in WRONG_LAST_SEQUENCE:
+            raise ConflictError(f"one of {len(writes)} records", None)
+        raise ApiError("atomic batch", ack.error.code, ack.error.err_code, ack.error.description)
+    return ack.seq - len(writes) + 1

@@ -1,0 +1,189 @@
+"""The streams, declared in one place and created or updated idempotently by whoever starts first.
+
+Every stream has ``max_bytes``: a full disk stops the whole server, a full stream only itself. LEDGER refuses new messages
+when full (an allocation that is not written must not happen), and so does WORK, whose commands are owed to somebody; the
+others drop their oldest. Timers have a stream of their own because the server allows schedules only where old messages
+may be dropped.
+"""
+
+import asyncio
+import time
+from typing import Final
+
+import msgspec
+import nats.errors
+from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
+
+from bus.connection import Bus
+from bus.errors import ApiError, BusError
+
+STATE: Final = "STATE"
+LEDGER: Final = "LEDGER"
+DECISION: Final = "DECISION"
+USAGE: Final = "USAGE"
+WORK: Final = "WORK"
+TICK: Final = "TICK"
+DEAD: Final = "DEAD"
+
+MIB: Final = 1024**2
+GIB: Final = 1024**3
+DAY_S: Final = 86_400
+
+TOMBSTONE_TTL_S: Final = 3600
+"""How long the mark of a deleted object stays. A follower that was away for longer loads everything anew."""
+
+DEDUPE_WINDOW_S: Final = 120
+
+
+class StreamLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an operator may set: replicas (1 or 3) and how much each stream may hold, in bytes."""
+
+    replicas: int = 1
+    state_bytes: int = 2 * GIB
+    ledger_bytes: int = 8 * GIB
+    decision_bytes: int = 8 * GIB
+    usage_bytes: int = 2 * GIB
+    work_bytes: int = 2 * GIB
+    tick_bytes: int = 64 * MIB
+    dead_bytes: int = GIB
+
+
+def declarations(limits: StreamLimits) -> tuple[StreamConfig, ...]:
+    """Return the configuration of every stream."""
+
+    def stream(name: str, subjects: list[str], max_bytes: int, **options: object) -> StreamConfig:
+        return StreamConfig(
+            name=name,
+            subjects=subjects,
+            storage=StorageType.FILE,
+            num_replicas=limits.replicas,
+            max_bytes=max_bytes,
+            duplicate_window=DEDUPE_WINDOW_S,
+            allow_direct=True,
+            **{"retention": RetentionPolicy.LIMITS, **options},  # type: ignore[arg-type]
+        )
+
+    return (
+        stream(
+            STATE,
+            ["gpubus.state.>"],
+            limits.state_bytes,
+            max_msgs_per_subject=64,
+            discard=DiscardPolicy.OLD,
+            allow_rollup_hdrs=True,
+            allow_msg_ttl=True,
+        ),
+        stream(
+            LEDGER,
+            ["gpubus.ledger.>"],
+            limits.ledger_bytes,
+            max_msgs_per_subject=1000,
+            discard=DiscardPolicy.NEW,
+            allow_atomic=True,
+            allow_rollup_hdrs=True,
+            allow_msg_ttl=True,
+        ),
+        stream(
+            DECISION,
+            ["gpubus.decision.>"],
+            limits.decision_bytes,
+            max_msgs_per_subject=100,
+            max_age=30 * DAY_S,
+            discard=DiscardPolicy.OLD,
+        ),
+        stream(USAGE, ["gpubus.usage.>"], limits.usage_bytes, max_age=3600, discard=DiscardPolicy.OLD),
+        stream(
+            WORK,
+            ["gpubus.work.schedule.>", "gpubus.work.release.>"],
+            limits.work_bytes,
+            retention=RetentionPolicy.WORK_QUEUE,
+            discard=DiscardPolicy.NEW,
+        ),
+        stream(
+            TICK,
+            ["gpubus.work.tick.>", "gpubus.timer.>"],
+            limits.tick_bytes,
+            retention=RetentionPolicy.WORK_QUEUE,
+            discard=DiscardPolicy.OLD,
+            allow_msg_ttl=True,
+            allow_msg_schedules=True,
+            allow_rollup_hdrs=True,
+        ),
+        stream(DEAD, ["gpubus.dead.>"], limits.dead_bytes, max_age=30 * DAY_S, discard=DiscardPolicy.OLD),
+    )
+
+
+class StreamState(msgspec.Struct):
+    """The part of a stream's state that readers need. Amounts in messages and bytes."""
+
+    messages: int = 0
+    bytes: int = 0
+    first_seq: int = 0
+    last_seq: int = 0
+
+
+class StreamInfo(msgspec.Struct):
+    """Identity and extent of a stream; ``created`` changes when a stream is deleted and made again."""
+
+    created: str
+    state: StreamState
+
+
+_info_decoder = msgspec.json.Decoder(StreamInfo)
+
+
+async def stream_info(bus: Bus, name: str) -> StreamInfo:
+    """Ask the stream's leader for its state."""
+    return _info_decoder.decode(await bus.api(f"STREAM.INFO.{name}"))
+
+
+_UNAVAILABLE: Final = 503
+_NO_SUITABLE_PEERS: Final = 10005
+_STREAM_EXISTS: Final = 10058
+
+
+async def ensure_streams(bus: Bus, limits: StreamLimits | None = None, *, timeout: float = 30.0) -> None:
+    """Create or update every stream; safe to call from many processes at once.
+
+    A cluster that has just started answers 503 or nothing for a second or two, so this tries again until ``timeout``.
+
+    Raises:
+        BusError: A stream could not be declared in time, or the server refuses its configuration.
+    """
+    deadline = time.monotonic() + timeout
+    for config in declarations(limits or StreamLimits()):
+        while True:
+            try:
+                await _ensure(bus, config)
+                break
+            except (nats.errors.Error, TimeoutError) as error:
+                cause = str(error) or type(error).__name__
+            except ApiError as error:
+                if error.code != _UNAVAILABLE and error.err_code != _NO_SUITABLE_PEERS:
+                    raise
+                cause = error.description
+            if time.monotonic() > deadline:
+                raise BusError(f"stream {config.name} could not be declared within {timeout:g} s: {cause}")
+            await asyncio.sleep(0.1)
+
+
+async def _ensure(bus: Bus, config: StreamConfig) -> None:
+    body = config.as_dict()
+    try:
+        await bus.api(f"STREAM.CREATE.{config.name}", body)
+    except ApiError as error:
+        if error.err_code != _STREAM_EXISTS:
+            raise
+        await bus.api(f"STREAM.UPDATE.{config.name}", body)
+
+
+async def require_streams(bus: Bus) -> None:
+    """Check that the streams are there, for commands that only read.
+
+    Raises:
+        BusError: The server has no gpubus streams.
+    """
+    try:
+        await stream_info(bus, LEDGER)
+    except ApiError as error:
+        raise BusError("this NATS server holds no gpubus streams: start gpubus against it first") from error

@@ -1,0 +1,349 @@
+"""The bus against a real nats-server: publish, follow, share work, commit, call, wait."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from bus import codec, ledger, rpc, subjects, timers
+from bus.connection import Bus
+from bus.consumer import ConsumerSpec, PullConsumer
+from bus.deadletter import get_letter, retry_letter
+from bus.errors import BusError, BusUnreachableError, CallError, ConflictError, UndecodableError
+from bus.follower import Follower, Record
+from bus.streams import ensure_streams, require_streams, stream_info
+from bus.worker import Dead, Done, Retry, Worker
+from deploy.local.server import free_port
+from schemas.cluster import Node
+from schemas.event import Event
+from schemas.ledger import Allocation, NodeRecord
+from tests.conftest import eventually
+
+NOW = datetime(2026, 11, 30, tzinfo=UTC)
+
+
+def node_event(name: str, revision: int = 1, **fields) -> Event:
+    return Event(
+        id=f"{name}:{revision}",
+        source="/test",
+        type="gpubus.node.v1",
+        subject=name,
+        time=NOW,
+        data=Node(name=name, **fields),
+    )
+
+
+async def put(bus: Bus, event: Event) -> int:
+    subject = subjects.state("node", event.data.name)
+    return (await bus.publisher.publish(subject, codec.encode(event), msg_id=event.id)).seq
+
+
+class Seen(list):
+    """Collects records and can wait for one."""
+
+    def nodes(self) -> list[str]:
+        return [subjects.names(record.subject)[-1] for record in self]
+
+
+@pytest.mark.parametrize("name", ["gpu-1.rack-2.example.com", "n" * 253, "ノード-é"])
+async def test_names_and_labels_survive_a_round_trip(bus, name):
+    event = node_event(name, labels={"team/名前": "Forschung & Entwicklung – ☃"})
+    await put(bus, event)
+    seen: list[Record] = []
+    follower = Follower(bus, "STATE", ["gpubus.state.>"], seen.append)
+    await follower.start()
+    assert subjects.names(seen[0].subject) == ("state", "node", name)
+    assert codec.decode(seen[0].payload) == event
+
+
+async def test_the_same_fact_twice_is_stored_once(bus):
+    first = await put(bus, node_event("a"))
+    assert await put(bus, node_event("a")) == first
+    assert (await stream_info(bus, "STATE")).state.messages == 1
+    assert bus.publisher.statistics().duplicates == 1
+
+
+async def test_only_one_of_many_racers_wins_a_compare_and_set(bus):
+    async def race(i: int):
+        return await bus.publisher.publish("gpubus.ledger.node.a", b"%d" % i, msg_id=f"t{i}", expected=0)
+
+    results = await asyncio.gather(*(race(i) for i in range(20)), return_exceptions=True)
+    assert sum(isinstance(result, ConflictError) for result in results) == 19
+    assert (await stream_info(bus, "LEDGER")).state.messages == 1
+
+
+async def test_a_follower_sees_the_newest_then_every_change_in_order(bus):
+    for revision in range(3):
+        await put(bus, node_event("a", revision, cpu_milli=revision))
+    await put(bus, node_event("b"))
+    seen: list[Record] = []
+    follower = Follower(bus, "STATE", ["gpubus.state.>"], seen.append)
+    await follower.start()
+    assert [codec.decode(r.payload).id for r in seen] == ["a:2", "b:1"]
+    seq = await put(bus, node_event("a", 9))
+    await follower.reached(seq)
+    assert codec.decode(seen[-1].payload).id == "a:9"
+    assert follower.statistics().seq == seq
+
+
+async def test_a_follower_of_nothing_is_loaded_at_once(bus):
+    await put(bus, node_event("a"))
+    follower = Follower(bus, "STATE", ["gpubus.state.pool.>"], [].append)
+    await asyncio.wait_for(follower.start(), 3)
+
+
+async def test_a_tombstone_is_seen_as_deletion(bus):
+    await put(bus, node_event("a"))
+    seen: list[Record] = []
+    follower = Follower(bus, "STATE", ["gpubus.state.>"], seen.append)
+    await follower.start()
+    ack = await bus.publisher.publish(
+        subjects.state("node", "a"), b"", msg_id="a:gone", headers={"Nats-Rollup": "sub", "Nats-TTL": "60s"}
+    )
+    await follower.reached(ack.seq)
+    assert seen[-1].deleted
+    assert (await stream_info(bus, "STATE")).state.messages == 1
+
+
+async def test_a_recreated_stream_is_loaded_anew_and_what_vanished_is_reported(bus):
+    await put(bus, node_event("a"))
+    await put(bus, node_event("b"))
+    seen: list[Record] = []
+    follower = Follower(bus, "STATE", ["gpubus.state.>"], seen.append)
+    await follower.start()
+    await bus.api("STREAM.DELETE.STATE")
+    await ensure_streams(bus)
+    await put(bus, node_event("b", 2))
+    await eventually(lambda: any(r.deleted for r in seen))
+    assert [subjects.names(r.subject)[-1] for r in seen if r.deleted] == ["a"]
+    assert codec.decode([r for r in seen if not r.deleted][-1].payload).id == "b:2"
+
+
+SPEC = ConsumerSpec(
+    stream="WORK", durable="workers", filters=("gpubus.work.schedule.>",), ack_wait_s=1.0, max_deliver=3
+)
+
+
+async def offer(bus: Bus, *texts: str) -> None:
+    for text in texts:
+        await bus.publisher.publish(subjects.work("schedule", "p"), codec.encode(node_event(text)), msg_id=text)
+
+
+async def test_two_members_share_the_work_and_each_message_is_handled_once(bus):
+    await offer(bus, *(f"m{i}" for i in range(50)))
+    handled: list[str] = []
+    stop = asyncio.Event()
+
+    async def handler(delivery):
+        handled.append(delivery.event().data.name)
+        await asyncio.sleep(0)
+        return Done()
+
+    workers = [Worker(PullConsumer(bus, SPEC, prefetch=8), handler) for _ in range(2)]
+    tasks = [asyncio.create_task(worker.run(stop)) for worker in workers]
+    await eventually(lambda: len(handled) >= 50)
+    stop.set()
+    await asyncio.gather(*tasks)
+    assert sorted(handled) == sorted(f"m{i}" for i in range(50))
+    assert (await stream_info(bus, "WORK")).state.messages == 0
+
+
+async def test_outcomes(bus):
+    await offer(bus, "retry-once", "bad", "raises")
+    await bus.publisher.publish(subjects.work("schedule", "p"), b"{not json", msg_id="x")
+    tries: dict[str, int] = {}
+    stop = asyncio.Event()
+
+    async def handler(delivery):
+        name = delivery.event().data.name
+        tries[name] = tries.get(name, 0) + 1
+        if name == "bad":
+            return Dead("a bad one")
+        if name == "raises":
+            raise RuntimeError("boom")
+        return Retry(0.05) if tries[name] == 1 else Done()
+
+    consumer = PullConsumer(bus, SPEC)
+    task = asyncio.create_task(Worker(consumer, handler).run(stop))
+    await eventually(lambda: consumer.buried == 3 and tries.get("retry-once") == 2)
+    stop.set()
+    await task
+    assert tries == {"retry-once": 2, "bad": 1, "raises": 3}
+    letters = [await get_letter(bus, "WORK", seq) for seq in (2, 3, 4)]
+    assert [letter.reason.split(":")[0] for letter in letters] == ["a bad one", "RuntimeError", "not a CloudEvent"]
+    assert letters[2].payload == b"{not json"
+    assert (await stream_info(bus, "WORK")).state.messages == 0
+
+
+async def test_a_dead_letter_can_be_retried(bus):
+    await offer(bus, "m")
+    consumer = PullConsumer(bus, SPEC)
+    await consumer.start()
+    (delivery,) = await consumer.take(10)
+    await delivery.dead("try me again")
+    letter = await retry_letter(bus, "WORK", delivery.position.seq)
+    assert letter.reason == "try me again"
+    (again,) = await consumer.take(10)
+    assert again.payload == delivery.payload
+    with pytest.raises(BusError, match="no dead letter"):
+        await get_letter(bus, "WORK", delivery.position.seq)
+    await consumer.stop()
+
+
+async def test_what_a_member_does_not_acknowledge_goes_to_another(bus):
+    await offer(bus, "m")
+    lazy, eager = PullConsumer(bus, SPEC), PullConsumer(bus, SPEC)
+    await lazy.start()
+    (kept,) = await lazy.take(10)
+    await lazy.stop()
+    await eager.start()
+    (given,) = await asyncio.wait_for(eager.take(10), 5)
+    assert (kept.payload, given.position.deliveries) == (given.payload, 2)
+    await given.ack()
+    await eager.stop()
+
+
+async def test_a_message_that_nobody_survives_is_buried_unhandled(bus):
+    await offer(bus, "killer")
+    consumer = PullConsumer(bus, msgspec.structs.replace(SPEC, ack_wait_s=0.2))
+    await consumer.start()
+    for _ in range(3):
+        assert len(await consumer.take(1)) == 1  # and never acknowledged
+    taking = asyncio.create_task(consumer.take(1))
+    await eventually(lambda: consumer.buried == 1)
+    assert (await get_letter(bus, "WORK", 1)).reason == "not handled in 3 deliveries"
+    await consumer.stop()
+    assert await taking == []
+
+
+async def test_a_stopping_member_gives_back_what_it_had_not_begun(bus):
+    await offer(bus, *(f"m{i}" for i in range(5)))
+    first = PullConsumer(bus, msgspec.structs.replace(SPEC, ack_wait_s=60.0))
+    await first.start()
+    await (await first.take(1))[0].ack()
+    await eventually(lambda: first.statistics().buffered == 4)
+    await first.stop()
+    second = PullConsumer(bus, SPEC)
+    await second.start()
+    got: list = []
+    async with asyncio.timeout(5):
+        while len(got) < 4:
+            got += await second.take(10)
+    await second.stop()
+
+
+def record(node: str, *uids: str, txn: str) -> bytes:
+    allocations = tuple(Allocation(pod_uid=uid, namespace="d", name=uid, pool="p") for uid in uids)
+    data = NodeRecord(node=node, txn=txn, allocations=allocations, changes=())
+    return codec.encode(Event(id=txn, source="/test", type="gpubus.ledger.node.v1", subject=node, time=NOW, data=data))
+
+
+async def test_commits_replace_what_they_had_seen(bus):
+    subject = subjects.ledger_node("a")
+    first = await ledger.commit(bus, subject, record("a", "u1", txn="t1"), txn="t1", expected=0)
+    second = await ledger.commit(bus, subject, record("a", "u1", "u2", txn="t2"), txn="t2", expected=first)
+    assert second > first
+    with pytest.raises(ConflictError):
+        await ledger.commit(bus, subject, record("a", txn="t3"), txn="t3", expected=first)
+
+
+async def test_an_unconfirmed_commit_that_landed_is_recognised(bus):
+    subject = subjects.ledger_node("a")
+    payload = record("a", "u1", txn="t1")
+    # The first copy landed without its acknowledgement: same bytes, and no message id for the server to know it by.
+    await bus.publisher.publish(subject, payload, expected=0)
+    assert await ledger._landed(bus, subject, "t1", 0) == 1
+    await ledger.commit(bus, subject, record("a", txn="t2"), txn="t2", expected=1)
+    assert await ledger._landed(bus, subject, "t1", 0) == 1
+    assert await ledger._landed(bus, subject, "t9", 0) == 0
+
+
+async def test_an_atomic_commit_is_all_or_nothing(bus):
+    a, b = subjects.ledger_node("a"), subjects.ledger_node("b")
+    first = await ledger.commit_all(
+        bus,
+        [ledger.Write(a, record("a", txn="t1"), 0), ledger.Write(b, record("b", txn="t1"), 0)],
+    )
+    with pytest.raises(ConflictError):
+        await ledger.commit_all(
+            bus,
+            [ledger.Write(a, record("a", "u", txn="t2"), first), ledger.Write(b, record("b", "u", txn="t2"), 99)],
+        )
+    assert (await stream_info(bus, "LEDGER")).state.last_seq == first + 1
+
+
+class Ask(msgspec.Struct):
+    number: int
+
+
+async def test_calls_reach_one_responder_and_errors_reach_the_caller(bus):
+    async def double(ask: Ask) -> Ask:
+        if ask.number < 0:
+            raise ValueError("negative number -1")
+        return Ask(ask.number * 2)
+
+    services = [rpc.Service(bus, "double", Ask, double) for _ in range(2)]
+    for service in services:
+        await service.start()
+    answers = await asyncio.gather(*(rpc.call(bus, "double", Ask(i), Ask) for i in range(20)))
+    assert [answer.number for answer in answers] == [2 * i for i in range(20)]
+    assert sum(service.statistics().answered for service in services) == 20
+    with pytest.raises(CallError, match="ValueError: negative number -1"):
+        await rpc.call(bus, "double", Ask(-1), Ask)
+    with pytest.raises(CallError, match="nobody answers"):
+        await rpc.call(bus, "treble", Ask(1), Ask)
+    for service in services:
+        await service.stop()
+
+
+async def test_server_side_timers_tick_into_the_work_queue(bus):
+    spec = ConsumerSpec(stream="TICK", durable="ticks", filters=("gpubus.work.tick.>",))
+    consumer = PullConsumer(bus, spec)
+    await consumer.start()
+    now = datetime.now(UTC)
+    await timers.tick_at(bus, "once", "a", now + timedelta(seconds=1), now=now)
+    await timers.tick_every(bus, "sweep", "p", timedelta(seconds=1), now=now)
+    got: list[str] = []
+    async with asyncio.timeout(10):
+        while len(got) < 4:
+            for delivery in await consumer.take(10):
+                got.append(subjects.names(delivery.subject)[2])
+                await delivery.ack()
+    assert got.count("once") == 1
+    await timers.cancel(bus, "sweep", "p")
+    await consumer.stop()
+
+
+async def test_an_unreachable_server_is_one_clear_line():
+    port = free_port()
+    with pytest.raises(BusUnreachableError, match=f"NATS is unreachable at nats://127.0.0.1:{port} .*--nats"):
+        await Bus.connect(f"nats://127.0.0.1:{port}", name="test", timeout=0.5)
+
+
+async def test_a_server_without_streams_is_named(server):
+    async with await Bus.connect(server.url, name="test") as bus:
+        with pytest.raises(BusError, match="no gpubus streams"):
+            await require_streams(bus)
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b"", "not a CloudEvent"),
+        (b"[]", "not a CloudEvent"),
+        (b'{"id":1}', "not a CloudEvent"),
+        (b"\xff\xfe", "not a CloudEvent"),
+        (
+            b'{"id":"1","source":"/s","type":"x","subject":"s","time":"2026-11-30T00:00:00Z","data":{},"specversion":"1.0"}',
+            "unknown event type 'x'",
+        ),
+        (
+            b'{"id":"1","source":"/s","type":"gpubus.node.v1","subject":"s","time":"2026-11-30T00:00:00Z","data":{"name":3}}',
+            r"bad gpubus.node.v1 payload: Expected `str`, got `int` - at `\$.name`",
+        ),
+    ],
+)
+def test_undecodable_messages_say_why(payload, reason):
+    with pytest.raises(UndecodableError, match=reason):
+        codec.decode(payload)
