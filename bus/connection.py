@@ -19,6 +19,7 @@ from nats.aio.client import Client
 
 from bus.errors import ApiError, BusUnreachableError
 from bus.publisher import Publisher
+from bus.tasks import end
 
 log = logging.getLogger("gpubus.bus")
 
@@ -177,9 +178,7 @@ class Bus:
 
     async def close(self) -> None:
         """Cancel what runs beside the connection, flush what is written, and close."""
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(*self._tasks)
         await self.publisher.stop()
         if self.client.is_connected:
             with contextlib.suppress(TimeoutError, nats.errors.Error, OSError):

@@ -23,6 +23,7 @@ from bus.connection import Bus
 from bus.deadletter import bury
 from bus.errors import ApiError
 from bus.position import position
+from bus.tasks import end
 from schemas.deadletter import DeadLetter
 from schemas.event import Event, utc
 
@@ -163,9 +164,7 @@ class PullConsumer:
         """Stop ordering and give back what was delivered but not taken."""
         self._stopping = True
         self.bus.off_reconnect(self._on_reconnect)
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end(self._task)
         if self._subscription is not None:
             with contextlib.suppress(nats.errors.Error, OSError):
                 await self._subscription.unsubscribe()
@@ -265,7 +264,8 @@ class PullConsumer:
                     self._on_order += want
             self._kick.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._kick.wait(), _HEARTBEAT_S)
+                async with asyncio.timeout(_HEARTBEAT_S):
+                    await self._kick.wait()
             if self._suspect or (self._on_order > 0 and loop.time() - self._heard > 3 * _HEARTBEAT_S):
                 await self._revive()
 

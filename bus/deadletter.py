@@ -4,17 +4,32 @@ A letter lives on ``gpubus.dead.<stream>.<sequence of the original>``, so a mess
 letter. ``retry`` publishes the original where it was and drops the letter.
 """
 
+import logging
 import time
+from collections.abc import AsyncIterator
+from typing import Any, Final
 
 import msgspec
 
 from bus.codec import decode_as, encode
 from bus.connection import Bus
-from bus.errors import ApiError, BusError
-from bus.streams import DEAD
+from bus.errors import ApiError, BusError, UndecodableError
+from bus.streams import DEAD, LEDGER, STATE
 from bus.subjects import subject, token
 from schemas.deadletter import DeadLetter
 from schemas.event import Event, utc
+
+log = logging.getLogger("gpubus.bus")
+
+_NO_MESSAGE: Final = 10037
+
+
+class NoSuchLetterError(BusError):
+    """There is no letter for that message: it never died, or the letter was retried or expired."""
+
+
+class NotRetryableError(BusError):
+    """The message is no command: on its stream the newest message counts, and a retry would replace it by an old one."""
 
 
 class _StoredMessage(msgspec.Struct):
@@ -44,29 +59,66 @@ async def bury(bus: Bus, letter: DeadLetter) -> None:
     await bus.publisher.publish(where, encode(event), msg_id=event.id)
 
 
+async def list_letters(bus: Bus) -> AsyncIterator[Event[DeadLetter]]:
+    """Yield the letters from the oldest to the newest, one at a time: each carries a whole message.
+
+    What lies among them and is no letter is logged and passed over.
+    """
+    seq = 0
+    while True:
+        message = await _get(bus, {"seq": seq + 1, "next_by_subj": subject("dead") + ".>"})
+        if message is None:
+            return
+        seq = message.seq
+        try:
+            yield decode_as(DeadLetter, message.data)
+        except UndecodableError as error:
+            log.warning("%s %d is no dead letter: %s", DEAD, seq, error.reason)
+
+
+async def get_event(bus: Bus, stream: str, sequence: int) -> Event[DeadLetter]:
+    """Read one letter with the event that buried it, whose time says when that was.
+
+    Raises:
+        NoSuchLetterError: There is none for that message.
+    """
+    message = await _get(bus, {"last_by_subj": subject("dead", stream, str(sequence))})
+    if message is None:
+        raise NoSuchLetterError(f"no dead letter {token(stream)}/{sequence}: `gpubus dead list` shows those there are")
+    return decode_as(DeadLetter, message.data)
+
+
 async def get_letter(bus: Bus, stream: str, sequence: int) -> DeadLetter:
     """Read one letter.
 
     Raises:
-        BusError: There is none for that message.
+        NoSuchLetterError: There is none for that message.
     """
-    where = subject("dead", stream, str(sequence))
-    try:
-        reply = await bus.api(f"STREAM.MSG.GET.{DEAD}", {"last_by_subj": where})
-    except ApiError as error:
-        raise BusError(
-            f"no dead letter {token(stream)}/{sequence}: `gpubus dead list` shows those there are"
-        ) from error
-    return decode_as(DeadLetter, _got.decode(reply).message.data).data
+    return (await get_event(bus, stream, sequence)).data
 
 
 async def retry_letter(bus: Bus, stream: str, sequence: int) -> DeadLetter:
     """Publish the original message again where it was, then drop the letter.
 
     Raises:
-        BusError: There is no such letter.
+        NoSuchLetterError: There is no such letter.
+        NotRetryableError: The message was in STATE or LEDGER.
     """
     letter = await get_letter(bus, stream, sequence)
+    if letter.stream in (STATE, LEDGER):
+        raise NotRetryableError(
+            f"{letter.stream}/{letter.sequence} cannot be retried: published again it would replace what is newer on "
+            f"{letter.subject}; let its producer publish it anew"
+        )
     await bus.publisher.publish(letter.subject, letter.payload, msg_id=f"retry:{stream}:{sequence}:{time.time_ns()}")
     await bus.api(f"STREAM.PURGE.{DEAD}", {"filter": subject("dead", stream, str(sequence))})
     return letter
+
+
+async def _get(bus: Bus, request: dict[str, Any]) -> _StoredMessage | None:
+    try:
+        return _got.decode(await bus.api(f"STREAM.MSG.GET.{DEAD}", request)).message
+    except ApiError as error:
+        if error.err_code == _NO_MESSAGE:
+            return None
+        raise

@@ -10,6 +10,7 @@ Order: records arrive in stream order, each sequence at most once. ``seq`` is th
 
 import asyncio
 import contextlib
+import heapq
 import logging
 import random
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from bus.connection import Bus
 from bus.errors import ApiError, BusError
 from bus.position import position
 from bus.streams import TOMBSTONE_TTL_S, stream_info
+from bus.tasks import end
 
 log = logging.getLogger("gpubus.bus")
 
@@ -72,14 +74,27 @@ class Follower:
     """Follows ``filters`` of ``stream`` and calls ``apply`` for every record, in order, from the event loop.
 
     ``apply`` must not block and must not raise on bad payloads: what cannot be decoded is the caller's to report.
+    ``recreated`` is called before the records of a stream that was deleted and made again, whose sequences start anew.
+    With ``since`` it starts with every record from that sequence on, instead of the newest of each subject.
     """
 
-    def __init__(self, bus: Bus, stream: str, filters: Sequence[str], apply: Callable[[Record], None]) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        stream: str,
+        filters: Sequence[str],
+        apply: Callable[[Record], None],
+        *,
+        recreated: Callable[[], None] | None = None,
+        since: int | None = None,
+    ) -> None:
         self._bus = bus
         self._stream = stream
         self._filters = list(filters)
         self._apply = apply
-        self.seq = 0
+        self._recreated = recreated
+        self._history = since is not None
+        self.seq = max(since or 1, 1) - 1
         self._created = ""
         self._subscription: Subscription | None = None
         self._generation = 0
@@ -89,9 +104,10 @@ class Follower:
         self._loaded = asyncio.Event()
         self._restart = asyncio.Event()
         self._heard = 0.0
-        self._advanced = asyncio.Condition()
-        self._waiters = 0
+        self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._tickets = 0
         self._task: asyncio.Task[None] | None = None
+        self._stopping = False
         self._records = self._resumes = self._reloads = 0
 
     async def start(self, *, timeout: float = 30.0) -> None:
@@ -111,22 +127,20 @@ class Follower:
 
     async def stop(self) -> None:
         """Stop following."""
+        # A cancellation that meets an answer is swallowed by wait_for (Python 3.11), so the loop is told as well.
+        self._stopping = True
         self._bus.off_reconnect(self._restart.set)
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end(self._task)
         await self._unsubscribe()
 
     async def reached(self, seq: int) -> None:
         """Wait until the record at ``seq``, or one behind it, has been applied."""
         if self.seq >= seq:
             return
-        self._waiters += 1
-        try:
-            async with self._advanced:
-                await self._advanced.wait_for(lambda: self.seq >= seq)
-        finally:
-            self._waiters -= 1
+        self._tickets += 1  # orders equal sequences; futures do not compare
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiters, (seq, self._tickets, future))
+        await future
 
     async def caught_up(self) -> None:
         """Wait until everything the stream's leader holds at this moment has been applied.
@@ -138,9 +152,10 @@ class Follower:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         failures = 0
-        while True:
+        while not self._stopping:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._restart.wait(), HEARTBEAT_S)
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await self._restart.wait()
             silent = loop.time() - self._heard > 3 * HEARTBEAT_S
             if not (self._restart.is_set() or silent):
                 continue
@@ -157,14 +172,19 @@ class Follower:
     async def _subscribe(self) -> None:
         """Start a new server-side consumer behind what was applied, or from scratch if the stream is another one."""
         info = await stream_info(self._bus, self._stream)
-        fresh = info.created != self._created or info.state.last_seq < self.seq
+        another = info.created != self._created or (bool(self._created) and info.state.last_seq < self.seq)
         # What was dropped or whose tombstone expired while we were away would be missed silently by resuming.
         away = asyncio.get_running_loop().time() - self._heard
-        fresh = fresh or info.state.first_seq > self.seq + 1 or away > TOMBSTONE_TTL_S / 2
+        fresh = another or info.state.first_seq > self.seq + 1 or away > TOMBSTONE_TTL_S / 2
         await self._unsubscribe()
         self._generation += 1
         generation = self._generation
         self._consumer_seq = 0
+        if another and self._created and self._recreated is not None:
+            self._recreated()
+        fresh = fresh and not self._history
+        if another and self._created:
+            self.seq = 0
         if fresh:
             self._loading = set()
             self.seq = 0
@@ -228,9 +248,6 @@ class Follower:
             self._deliver(Record(message.subject, at.seq, message.data, at.time_ns, deleted=not message.data))
         if at.pending == 0:
             self._finish_loading(self.seq)
-        if self._waiters:
-            async with self._advanced:
-                self._advanced.notify_all()
 
     def _deliver(self, record: Record) -> None:
         self.seq = record.seq
@@ -242,10 +259,18 @@ class Follower:
         if self._loading is not None:
             self._loading.add(record.subject)
         self._apply(record)
+        self._release_waiters()
+
+    def _release_waiters(self) -> None:
+        while self._waiters and self._waiters[0][0] <= self.seq:
+            _, _, future = heapq.heappop(self._waiters)
+            if not future.done():
+                future.set_result(None)
 
     def _finish_loading(self, seq: int) -> None:
         """Everything that existed is applied: report what vanished while away, and open the gate."""
         self.seq = max(self.seq, seq)
+        self._release_waiters()
         if self._loading is not None:
             gone, self._loading = self._known - self._loading, None
             for subject in sorted(gone):

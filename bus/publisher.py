@@ -19,6 +19,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from bus.errors import ApiError, ConflictError, PublishUnconfirmedError
+from bus.tasks import end
 
 WRONG_LAST_SEQUENCE: Final = (10071, 10164)
 _RETRYABLE: Final = frozenset((10008, 10023, 10039, 10077, 10097, 10118, 10167))
@@ -100,9 +101,7 @@ class Publisher:
 
     async def stop(self) -> None:
         """Fail what is unconfirmed and stop listening."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            await asyncio.gather(self._sweeper, return_exceptions=True)
+        await end(self._sweeper)
         self._fail_all("the connection was closed")
 
     def disconnected(self) -> None:
@@ -193,7 +192,8 @@ class Publisher:
         """Write one message and return the future of its acknowledgement; it fails if none comes in time."""
         if not self._connected.is_set():
             try:
-                await asyncio.wait_for(self._connected.wait(), left)
+                async with asyncio.timeout(left):
+                    await self._connected.wait()
             except TimeoutError:
                 raise PublishUnconfirmedError(message.subject, "no connection") from None
         await self._slots.acquire()

@@ -14,6 +14,7 @@ import msgspec
 
 from bus.consumer import Delivery, PullConsumer
 from bus.errors import UndecodableError
+from bus.tasks import end
 
 log = logging.getLogger("gpubus.bus")
 
@@ -60,9 +61,7 @@ class Worker:
             await asyncio.gather(loop, return_exceptions=True)
             if self._running:
                 _, late = await asyncio.wait(self._running, timeout=drain_s)
-                for task in late:
-                    task.cancel()
-                await asyncio.gather(*late, return_exceptions=True)
+                await end(*late)
 
     async def _loop(self) -> None:
         while True:
@@ -84,7 +83,7 @@ class Worker:
         try:
             outcome = await self._outcome(delivery)
         finally:
-            keeper.cancel()
+            await end(keeper)
         match outcome:
             case Done():
                 await delivery.ack()

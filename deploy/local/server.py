@@ -201,8 +201,8 @@ class LocalServer:
             return
         self._process.terminate()
         try:
-            await asyncio.wait_for(asyncio.to_thread(self._process.wait), STOP_TIMEOUT_S)
-        except TimeoutError:
+            await asyncio.to_thread(self._process.wait, STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
             self.kill()
         self._process = None
 

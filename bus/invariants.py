@@ -1,0 +1,152 @@
+"""The ledger's invariants, checked over its records in stream order by code that shares nothing with the allocator.
+
+* no GPU gives out more than it can schedule, no node more CPU or memory than it has;
+* a pod stands on one node only, and there once;
+* every record decodes, speaks of the node its subject names, and is its predecessor plus the changes it states.
+
+Pure: feed it what STATE says about nodes, GPUs and pools, then every ledger record; it returns what is wrong.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+from bus import codec, subjects
+from bus.errors import UndecodableError
+from schemas.cluster import GpuInventory, Node, Pool
+from schemas.ledger import Allocation, NodeRecord
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """One broken invariant, at the record where it first shows."""
+
+    seq: int
+    node: str
+    rule: str
+    detail: str
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What one node can give: CPU in thousandths of a core, memory in bytes, and (milli-TFLOPS, VRAM bytes) per GPU UUID."""
+
+    cpu_milli: int
+    memory_bytes: int
+    gpus: dict[str, tuple[int, int]]
+
+
+def limits_of(node: Node, inventory: GpuInventory | None, pool: Pool | None) -> Limits:
+    """Return what a node can give under its pool's oversubscription."""
+    gpus = inventory.gpus if inventory is not None else []
+    over = (pool or Pool(name=node.pool)).oversubscription
+    extra = (node.memory_bytes * over.host_memory // 100 + node.disk_bytes * over.host_disk // 100) // max(len(gpus), 1)
+    return Limits(
+        cpu_milli=node.cpu_milli,
+        memory_bytes=node.memory_bytes,
+        gpus={gpu.uuid: (gpu.tflops_milli * over.tflops_ratio // 100, gpu.vram_bytes + extra) for gpu in gpus},
+    )
+
+
+class LedgerChecker:
+    """Folds ledger records and collects violations."""
+
+    def __init__(self, limits: dict[str, Limits]) -> None:
+        self._limits = limits
+        self._held: dict[str, dict[str, Allocation]] = {}
+        self._home: dict[str, str] = {}
+        self.records = 0
+        self.ever_placed: set[str] = set()
+        self.violations: list[Violation] = []
+
+    @property
+    def double_allocations(self) -> int:
+        """Number of violations that mean something was given twice."""
+        return sum(v.rule in ("GpuOverCapacity", "PodOnTwoNodes", "PodTwice") for v in self.violations)
+
+    def pods(self) -> dict[str, str]:
+        """Return the node of every pod that holds something now, by UID."""
+        return dict(self._home)
+
+    def apply(self, seq: int, subject: str, payload: bytes) -> None:
+        """Check the next record of the LEDGER stream."""
+        self.records += 1
+        try:
+            _, kind, *name = subjects.names(subject)
+        except ValueError as error:
+            self._report(seq, subject, "Undecodable", str(error))
+            return
+        if kind != "node" or len(name) != 1:
+            return
+        node = name[0]
+        try:
+            record = codec.decode_as(NodeRecord, payload).data if payload else None
+        except UndecodableError as error:
+            self._report(seq, node, "Undecodable", error.reason)
+            return
+        after = self._check_list(seq, node, record)
+        self._check_chain(seq, node, record, after)
+        self._check_capacity(seq, node, after.values())
+        self._held[node] = after
+
+    def _check_list(self, seq: int, node: str, record: NodeRecord | None) -> dict[str, Allocation]:
+        allocations = record.allocations if record is not None else ()
+        if record is not None and record.node != node:
+            self._report(seq, node, "WrongNode", f"the record speaks of {record.node}")
+        after: dict[str, Allocation] = {}
+        for allocation in allocations:
+            if allocation.pod_uid in after:
+                self._report(seq, node, "PodTwice", f"pod {allocation.pod_uid} is listed twice")
+            after[allocation.pod_uid] = allocation
+        for uid in self._held.get(node, {}).keys() - after.keys():
+            if self._home.get(uid) == node:
+                del self._home[uid]
+        for uid in after:
+            home = self._home.setdefault(uid, node)
+            if home != node:
+                self._report(seq, node, "PodOnTwoNodes", f"pod {uid} stands on {home} already")
+        self.ever_placed.update(after)
+        return after
+
+    def _check_chain(self, seq: int, node: str, record: NodeRecord | None, after: dict[str, Allocation]) -> None:
+        expected = set(self._held.get(node, ()))
+        for change in record.changes if record is not None else ():
+            (expected.add if change.op == "add" else expected.discard)(change.pod_uid)
+        if record is not None and expected != after.keys():
+            odd = ", ".join(sorted(expected ^ after.keys())[:3])
+            self._report(seq, node, "ChangesDoNotAddUp", f"differs from its predecessor plus its changes in {odd}")
+
+    def _check_capacity(self, seq: int, node: str, allocations: Iterable[Allocation]) -> None:
+        limits = self._limits.get(node)
+        if limits is None:
+            self._report(seq, node, "UnknownNode", "STATE does not know this node")
+            return
+        tflops: Counter[str] = Counter()
+        vram: Counter[str] = Counter()
+        cpu = memory = 0
+        for allocation in allocations:
+            cpu += allocation.cpu_milli
+            memory += allocation.memory_bytes
+            for gpu in allocation.gpus:
+                tflops[gpu.uuid] += gpu.tflops_milli
+                vram[gpu.uuid] += gpu.vram_bytes
+        for uuid in tflops:
+            most = limits.gpus.get(uuid)
+            if most is None:
+                self._report(seq, node, "UnknownGpu", f"GPU {uuid} is not in the node's inventory")
+            elif tflops[uuid] > most[0] or vram[uuid] > most[1]:
+                self._report(
+                    seq,
+                    node,
+                    "GpuOverCapacity",
+                    f"GPU {uuid} gives {tflops[uuid]} of {most[0]} milli-TFLOPS and {vram[uuid]} of {most[1]} bytes of VRAM",
+                )
+        if cpu > limits.cpu_milli or memory > limits.memory_bytes:
+            self._report(
+                seq,
+                node,
+                "NodeOverCapacity",
+                f"gives {cpu} of {limits.cpu_milli} milli-CPU and {memory} of {limits.memory_bytes} bytes of memory",
+            )
+
+    def _report(self, seq: int, node: str, rule: str, detail: str) -> None:
+        self.violations.append(Violation(seq, node, rule, detail))

@@ -1,0 +1,18 @@
+"""Ending tasks for certain."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+
+async def end(*tasks: "asyncio.Task[Any] | None") -> None:
+    """Cancel tasks and return when all have ended; their errors are theirs.
+
+    ``asyncio.wait_for`` of Python 3.11, which the NATS client uses, swallows a cancellation that arrives together with its
+    result. So a task is told again until it listens.
+    """
+    left: Iterable[asyncio.Task[Any]] = [task for task in tasks if task is not None and not task.done()]
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=0.2)

@@ -1,0 +1,192 @@
+"""Tells the world: decision events, waiting records, wake-ups, and the acknowledgements that follow them.
+
+A command is acknowledged only after what it led to is stored, so a crash in between repeats the rest. Everything that
+has come together while the last batch was on its way goes out as one pipelined batch.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from bus import codec, subjects
+from bus.connection import Bus
+from bus.consumer import Delivery
+from bus.errors import ApiError, PublishUnconfirmedError, UndecodableError
+from bus.streams import LEDGER, TOMBSTONE_TTL_S
+from consumers.allocator.core import Announcement
+from consumers.allocator.waiting import WaitingPods
+from schemas.event import Event
+from schemas.ledger import NodeRecord
+from schemas.pod import Schedule, Waiting
+
+log = logging.getLogger("gpubus.allocator")
+
+BATCHES_IN_FLIGHT: Final = 4
+
+Outgoing = tuple[str, bytes, str]
+
+
+class _Stored(msgspec.Struct):
+    data: bytes = b""
+
+
+class _Got(msgspec.Struct):
+    message: _Stored
+
+
+_got = msgspec.json.Decoder(_Got)
+
+
+class Announcer:
+    """Publishes what an allocator decided, under its ``source``."""
+
+    def __init__(self, bus: Bus, source: str) -> None:
+        self._bus = bus
+        self._source = source
+        self._messages: list[Outgoing] = []
+        self._tokens: list[object] = []
+        self._sending: set[asyncio.Task[None]] = set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is on its way or waits to be."""
+        return bool(self._messages or self._sending)
+
+    def announce(self, announcements: Iterable[Announcement], waiting: WaitingPods) -> None:
+        """Publish decisions, and what they mean for the set of waiting pods."""
+        now = datetime.now(UTC)
+        for said in announcements:
+            event = Event(
+                id=said.id,
+                source=self._source,
+                type="gpubus.decision.v1",
+                subject=f"{said.namespace}/{said.name}",
+                time=now,
+                data=said.encoded,
+            )
+            self._messages.append((subjects.decision(said.namespace, said.name), codec.encode(event), said.id))
+            if said.refused is not None:
+                self._messages.append(self._waiting_record(said, said.refused, waiting.get(said.refused.uid), now))
+            elif said.placed and (pod := waiting.get(said.placed)) is not None:
+                self.clear(pod)
+            self._tokens.append(said.token)
+        self._send()
+
+    def wake(self, pods: Iterable[tuple[Waiting, int]]) -> None:
+        """Give the schedule commands of waiting pods again. All allocators do; the id lets one copy survive."""
+        now = datetime.now(UTC)
+        for pod, seq in pods:
+            event = Event(
+                id=f"{pod.uid}:wake:{seq}",
+                source=self._source,
+                type="gpubus.schedule.v1",
+                subject=f"{pod.namespace}/{pod.name}",
+                time=now,
+                data=Schedule(namespace=pod.namespace, name=pod.name, uid=pod.uid, request=pod.request),
+            )
+            self._messages.append((subjects.work("schedule", pod.request.pool), codec.encode(event), event.id))
+        self._send()
+
+    def recover(self, found: Iterable[tuple[Schedule, str, int, object]]) -> None:
+        """Repeat the announcement of pods that a redelivered command finds in the ledger."""
+        for command, _node, seq, token in found:
+            self._bus.spawn(self._repeat(command, seq, token), name=f"recover-{command.uid}")
+
+    def answer(self, done: Iterable[object], again: Iterable[object]) -> None:
+        """Acknowledge, or give back, commands that need no announcement."""
+        acks = [token for token in done if isinstance(token, Delivery)]
+        retries = [token for token in again if isinstance(token, Delivery)]
+        if acks or retries:
+            self._bus.spawn(self._answer(acks, retries), name="answer")
+
+    async def stop(self) -> None:
+        """Let what is on its way arrive."""
+        await asyncio.gather(*self._sending, return_exceptions=True)
+
+    def _waiting_record(self, said: Announcement, command: Schedule, before: Waiting | None, now: datetime) -> Outgoing:
+        pod = Waiting(
+            namespace=command.namespace,
+            name=command.name,
+            uid=command.uid,
+            request=command.request,
+            reason=said.reason,
+            state_seq=said.basis.state if said.basis is not None else 0,
+            ledger_seq=said.basis.ledger if said.basis is not None else 0,
+            since=before.since if before is not None else now,
+        )
+        event = Event(
+            id=f"{said.id}:waiting",
+            source=self._source,
+            type="gpubus.waiting.v1",
+            subject=f"{command.namespace}/{command.name}",
+            time=now,
+            data=pod,
+            causationid=said.id,
+        )
+        return waiting_subject(pod), codec.encode(event), event.id
+
+    def _send(self) -> None:
+        if self._messages and len(self._sending) < BATCHES_IN_FLIGHT:
+            messages, self._messages = self._messages, []
+            tokens, self._tokens = self._tokens, []
+            task = asyncio.create_task(self._deliver(messages, tokens))
+            self._sending.add(task)
+            task.add_done_callback(self._sent)
+
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        self._sending.discard(task)
+        self._send()
+
+    async def _deliver(self, messages: list[Outgoing], tokens: list[object]) -> None:
+        try:
+            await self._bus.publisher.publish_all(messages)
+        except (ApiError, PublishUnconfirmedError) as error:
+            log.warning("announcing %d messages: %s; their commands will be redelivered", len(messages), error)
+            return
+        await self._answer([token for token in tokens if isinstance(token, Delivery)], [])
+
+    async def _answer(self, acks: list[Delivery], retries: list[Delivery]) -> None:
+        for delivery in acks:
+            await delivery.ack()
+        for delivery in retries:
+            await delivery.retry()
+
+    def clear(self, pod: Waiting) -> None:
+        """The pod waits no more: a tombstone replaces its record."""
+        self._bus.spawn(self._clear(pod), name=f"clear-{pod.uid}")
+
+    async def _clear(self, pod: Waiting) -> None:
+        headers = {"Nats-Rollup": "sub", "Nats-TTL": f"{TOMBSTONE_TTL_S}s"}
+        await self._bus.publisher.publish(waiting_subject(pod), b"", headers=headers)
+
+    async def _repeat(self, command: Schedule, seq: int, token: object) -> None:
+        """The decision is kept in the ledger record that carried it out: announce exactly that one."""
+        try:
+            found = _got.decode(await self._bus.api(f"STREAM.MSG.GET.{LEDGER}", {"seq": seq}))
+            record = codec.decode_as(NodeRecord, found.message.data).data
+        except (ApiError, UndecodableError) as error:
+            log.info("pod %s/%s: its ledger record %d is gone: %s", command.namespace, command.name, seq, error)
+        else:
+            for change in record.changes:
+                if change.pod_uid == command.uid and change.op == "add":
+                    event = Event(
+                        id=f"{command.uid}:{seq}",
+                        source=self._source,
+                        type="gpubus.decision.v1",
+                        subject=f"{command.namespace}/{command.name}",
+                        time=datetime.now(UTC),
+                        data=change.decision,
+                    )
+                    subject = subjects.decision(command.namespace, command.name)
+                    await self._bus.publisher.publish(subject, codec.encode(event), msg_id=event.id)
+        if isinstance(token, Delivery):
+            await token.ack()
+
+
+def waiting_subject(pod: Waiting) -> str:
+    """Subject of a waiting pod's record: ``gpubus.state.waiting.<pool>.<namespace>.<name>``."""
+    return subjects.state("waiting", pod.request.pool, pod.namespace, pod.name)

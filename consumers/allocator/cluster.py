@@ -1,0 +1,118 @@
+"""What an allocator holds in memory of the cluster: the engine's snapshot, the waiting pods, and what has grown lately."""
+
+from collections.abc import Callable
+
+from bus import codec, subjects
+from bus.errors import UndecodableError
+from bus.follower import Record
+from consumers.allocator.engine import Policy, Snapshot
+from consumers.allocator.waiting import WaitingPods
+from schemas.cluster import GpuInventory, Node, Pool
+from schemas.pod import Waiting
+
+STATE_FILTERS = ("gpubus.state.pool.*", "gpubus.state.node.*", "gpubus.state.gpu.*", "gpubus.state.waiting.>")
+
+
+class Cluster:
+    """The fold of STATE, as far as allocation is concerned."""
+
+    def __init__(self) -> None:
+        self.snapshot = Snapshot()
+        self.waiting = WaitingPods()
+        self.state_seq = 0
+        self.ledger_seq = 0
+        self._grown: set[str] = set()
+        self._recheck: set[str] = set()
+        self._grew_at_state = 0
+        self._grew_at_ledger = 0
+
+    def on_state(self, record: Record) -> Waiting | None:
+        """Apply one record of STATE, in stream order, and return the pod that it says is waiting, if it does.
+
+        Raises:
+            UndecodableError: The record cannot be read. Nothing is given out on its word: a node or inventory that
+                cannot be read counts as absent, a pool keeps its last good settings.
+        """
+        self.state_seq = max(self.state_seq, record.seq)
+        try:
+            _, kind, *name = subjects.names(record.subject)
+        except ValueError as error:
+            raise UndecodableError(str(error)) from None
+        match kind, name:
+            case "node", [node]:
+                self._on_node(node, record)
+            case "gpu", [node]:
+                self._on_inventory(node, record)
+            case "pool", [pool]:
+                self._on_pool(pool, record)
+            case "waiting", [_, _, _]:
+                return self._on_waiting(record)
+            case _:
+                raise UndecodableError(f"subject {record.subject} has no place in STATE")
+        return None
+
+    def _on_node(self, name: str, record: Record) -> None:
+        if record.deleted:
+            self.snapshot.remove_node(name)
+            return
+        try:
+            node = codec.decode_as(Node, record.payload).data
+        except UndecodableError:
+            self.snapshot.remove_node(name)
+            raise
+        self.snapshot.put_node(node)
+        self._grow_by_state(name, record.seq)
+
+    def _on_inventory(self, name: str, record: Record) -> None:
+        if record.deleted:
+            self.snapshot.remove_inventory(name)
+            return
+        try:
+            inventory = codec.decode_as(GpuInventory, record.payload).data
+        except UndecodableError:
+            self.snapshot.remove_inventory(name)
+            raise
+        self.snapshot.put_inventory(inventory)
+        self._grow_by_state(name, record.seq)
+
+    def _on_pool(self, name: str, record: Record) -> None:
+        if record.deleted:
+            self.snapshot.remove_pool(name)
+            return
+        self.snapshot.put_pool(codec.decode_as(Pool, record.payload).data)
+        for node in self.snapshot.nodes(name):
+            self._grow_by_state(node, record.seq)
+        self._recheck.update(self.waiting.all())
+
+    def _on_waiting(self, record: Record) -> Waiting | None:
+        if record.deleted:
+            self.waiting.drop(record.subject)
+            return None
+        pod = codec.decode_as(Waiting, record.payload).data
+        self.waiting.put(record.subject, pod, record.seq)
+        if pod.state_seq < self._grew_at_state or pod.ledger_seq < self._grew_at_ledger:
+            # Capacity came between the decision that refused it and this record: nobody else will try it.
+            self._recheck.add(pod.uid)
+        return pod
+
+    def _grow_by_state(self, node: str, seq: int) -> None:
+        self._grown.add(node)
+        self._grew_at_state = seq
+
+    def grow_by_ledger(self, node: str, seq: int) -> None:
+        """The ledger record at ``seq`` gave something back on ``node``."""
+        self._grown.add(node)
+        self._grew_at_ledger = max(self._grew_at_ledger, seq)
+
+    def sweep(self) -> None:
+        """Look at every waiting pod again, whatever happened: catches what events missed."""
+        self.waiting.forget_wakes()
+        self._recheck.update(self.waiting.all())
+
+    def wake(self, policy_of: Callable[[str], Policy], busy: Callable[[str], bool]) -> list[tuple[Waiting, int]]:
+        """Return the waiting pods that what has grown since the last call could help, each with its record's sequence."""
+        grown, self._grown = self._grown, set()
+        recheck, self._recheck = self._recheck, set()
+        if not self.waiting or not (grown or recheck):
+            return []
+        return self.waiting.wake(self.snapshot, policy_of, grown=sorted(grown), recheck=recheck, busy=busy)

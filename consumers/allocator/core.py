@@ -1,0 +1,473 @@
+"""The allocator without I/O: events and answers go in, commits and outcomes come out.
+
+Everything that could race is decided here, in one thread, on values: which pod goes where, what becomes of it when
+another allocator's record comes first, and when it is safe to tell the world. The shell in
+:mod:`consumers.allocator.service` carries the effects out.
+
+A pod is announced only when its record has been *seen* in the ledger, in stream order. Commits are compare-and-set per
+node, so no GPU is given twice; but a command that was redelivered while its first taker was merely slow can be placed on
+two nodes. All followers see both records in the same order, so the maker of the later one knows, announces nothing and
+takes it back.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from bus import codec
+from bus.errors import UndecodableError
+from bus.follower import Record
+from consumers.allocator.book import Addition, Book, Commit, Item, Removal
+from consumers.allocator.cluster import Cluster
+from consumers.allocator.engine import Policy, decide
+from consumers.allocator.places import Places
+from schemas.cluster import Pool
+from schemas.decision import Attempt, Basis, Decision
+from schemas.ledger import Allocation, NodeRecord
+from schemas.pod import Release, Schedule, Waiting
+
+DUPLICATE = "DuplicatePlacement"
+
+
+@dataclass(slots=True)
+class Announcement:
+    """A decision to publish; ``token`` is acknowledged once it is stored."""
+
+    id: str
+    encoded: msgspec.Raw
+    namespace: str
+    name: str
+    token: object
+    refused: Schedule | None = None
+    """Set when the pod fits nowhere and has to be remembered as waiting."""
+    basis: Basis | None = None
+    reason: str = ""
+    placed: str = ""
+    """UID of the pod that was placed or released and so waits no more."""
+
+
+@dataclass(slots=True)
+class Effects:
+    """What the shell has to do, in no particular order."""
+
+    commits: list[Commit] = field(default_factory=list)
+    announcements: list[Announcement] = field(default_factory=list)
+    recoveries: list[tuple[Schedule, str, int, object]] = field(default_factory=list)
+    """Pods that are in the ledger already: (command, node, sequence that added it, token)."""
+    done: list[object] = field(default_factory=list)
+    again: list[object] = field(default_factory=list)
+    settled: list[Waiting] = field(default_factory=list)
+    """Pods that count as waiting although the ledger holds them: their records are to be cleared."""
+    unknown: list[tuple[Release, object]] = field(default_factory=list)
+    """Releases of pods that nothing is known of, as yet."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What happened since the start."""
+
+    decided: int = 0
+    placed: int = 0
+    refused: int = 0
+    released: int = 0
+    overtaken: int = 0
+    duplicates: int = 0
+    recovered: int = 0
+
+
+class Core:
+    """One allocator's mind.
+
+    Args:
+        name: Identity of this allocator; also the salt of its tie-break order, so that allocators which see the same
+            state open different nodes and rarely collide.
+        clock_us: Elapsed microseconds, for the duration noted in decisions and for nothing else.
+    """
+
+    def __init__(self, name: str, clock_us: Callable[[], int]) -> None:
+        self.name = name
+        self.cluster = Cluster()
+        self.snapshot = self.cluster.snapshot
+        self.effects = Effects()
+        self.counters = Counters()
+        self._clock_us = clock_us
+        self._ordinal = 0
+        self._books: dict[str, Book] = {}
+        self._dirty: dict[str, Book] = {}
+        self._commits = 0
+        self._pending: dict[str, Addition] = {}
+        self._attempts: dict[str, tuple[Attempt, ...]] = {}
+        self._removing: dict[str, Removal] = {}
+        self._places = Places()
+        self._policies: dict[str, tuple[Pool | None, Policy]] = {}
+
+    # Commands
+
+    def schedule(self, command: Schedule, token: object) -> None:
+        """Find a place for a pod."""
+        waiting_for = self._pending.get(command.uid)
+        if waiting_for is not None:  # redelivered while we are at it: only the newest delivery can be acknowledged
+            waiting_for.token = token
+            return
+        place = self._places.first(command.uid)
+        if place is not None:
+            self.counters.recovered += 1
+            self.effects.recoveries.append((command, place.node, place.seq, token))
+            return
+        self._place(command, token)
+
+    def release(self, command: Release, token: object) -> None:
+        """Give back what a pod holds."""
+        removing = self._removing.get(command.uid)
+        if removing is not None:
+            removing.token = token
+            return
+        pending = self._pending.get(command.uid)
+        place = self._places.first(command.uid)
+        if pending is not None:
+            self._remove(pending.decision.node, command, token)
+        elif place is not None:
+            self._remove(place.node, command, token)
+        elif (waiting := self.cluster.waiting.get(command.uid)) is not None:
+            decision = self._release_decision(command, None)
+            self._announce(f"{command.uid}:{waiting.state_seq}:unplaced", decision, codec_raw(decision), token)
+        else:
+            self.effects.unknown.append((command, token))
+
+    def policy(self, pool: str) -> Policy:
+        """Return the policy that this allocator decides under for a pool."""
+        known = self.snapshot.pools().get(pool)
+        cached = self._policies.get(pool)
+        if cached is None or cached[0] is not known:
+            cached = (known, Policy.of(known or Pool(name=pool), tie_salt=self.name))
+            self._policies[pool] = cached
+        return cached[1]
+
+    def _place(self, command: Schedule, token: object) -> None:
+        self._ordinal += 1
+        request = command.request
+        started = self._clock_us()
+        found = decide(self.snapshot, request, self.policy(request.pool))
+        decision = msgspec.structs.replace(
+            found,
+            namespace=command.namespace,
+            name=command.name,
+            pod_uid=command.uid,
+            allocator=self.name,
+            basis=Basis(state=self.cluster.state_seq, ledger=self.cluster.ledger_seq, ordinal=self._ordinal),
+            attempts=self._attempts.get(command.uid, ()),
+            duration_us=self._clock_us() - started,
+        )
+        self.counters.decided += 1
+        encoded = codec_raw(decision)
+        if not decision.node:
+            self.counters.refused += 1
+            self._attempts.pop(command.uid, None)
+            self._announce(f"{command.uid}:{self.name}:{self._ordinal}", decision, encoded, token, refused=command)
+            return
+        allocation = Allocation(
+            pod_uid=command.uid,
+            namespace=command.namespace,
+            name=command.name,
+            pool=request.pool,
+            gpus=decision.gpus,
+            cpu_milli=request.cpu_milli,
+            memory_bytes=request.memory_bytes,
+            qos=request.qos,
+            priority=request.priority,
+        )
+        addition = Addition(command, token, allocation, decision, encoded)
+        self._pending[command.uid] = addition
+        self.snapshot.add(decision.node, allocation)
+        self._queue(decision.node, addition)
+
+    def _remove(self, node: str, command: Release, token: object, *, silent: bool = False) -> None:
+        self._ordinal += 1
+        held = {a.pod_uid: a for a in self._book(node).expected_allocations()}.get(command.uid)
+        if held is None:
+            self.effects.done.append(token)
+            return
+        decision = self._release_decision(command, held, node)
+        removal = Removal(command, token, decision, codec_raw(decision), silent)
+        if not silent:
+            self._removing[command.uid] = removal
+        self.snapshot.remove(node, command.uid)
+        self._queue(node, removal)
+
+    def _release_decision(self, command: Release, held: Allocation | None, node: str = "") -> Decision:
+        return Decision(
+            outcome="released",
+            namespace=command.namespace,
+            name=command.name,
+            pod_uid=command.uid,
+            pool=command.pool,
+            allocator=self.name,
+            basis=Basis(state=self.cluster.state_seq, ledger=self.cluster.ledger_seq, ordinal=self._ordinal),
+            node=node,
+            gpus=held.gpus if held is not None else (),
+            reason=command.reason,
+            message=f"{command.reason}: gave back what it held"
+            if held is not None
+            else f"{command.reason} while waiting",
+        )
+
+    def _queue(self, node: str, item: Item) -> None:
+        book = self._book(node)
+        book.queued.append(item)
+        self._dirty[node] = book
+
+    def _book(self, node: str) -> Book:
+        book = self._books.get(node)
+        if book is None:
+            book = self._books[node] = Book(node)
+        return book
+
+    def flush(self) -> None:
+        """Turn queued changes into commits, at most one per node in flight."""
+        dirty, self._dirty = self._dirty, {}
+        for book in dirty.values():
+            self._commits += 1
+            commit = book.begin(f"{self.name}:{self._commits}")
+            if commit is not None:
+                self.effects.commits.append(commit)
+
+    def tokens(self) -> list[object]:
+        """Return the tokens of everything on its way."""
+        return [item.token for items in (self._pending, self._removing) for item in items.values()]
+
+    @property
+    def busy(self) -> int:
+        """Number of nodes with a commit in flight or changes queued."""
+        return sum(book.flying is not None or bool(book.queued) for book in self._books.values())
+
+    @property
+    def pending(self) -> int:
+        """Number of pods placed but not yet seen in the ledger."""
+        return len(self._pending)
+
+    # Answers to commits
+
+    def stored(self, commit: Commit, seq: int) -> None:
+        """The server stored our record at ``seq``."""
+        book = self._book(commit.node)
+        if book.flying is not commit:  # the ledger showed it to us before the acknowledgement came
+            return
+        book.land(seq)
+        book.unseen.append((seq, commit))
+        if book.queued:
+            self._dirty[commit.node] = book
+
+    def is_flying(self, commit: Commit) -> bool:
+        """Whether the core still waits to learn what became of the commit."""
+        return self._book(commit.node).flying is commit
+
+    def given_up(self, commit: Commit) -> None:
+        """No answer came and the ledger, read to its end, does not hold the record: let others have the pods."""
+        book = self._book(commit.node)
+        if book.flying is not commit:
+            return
+        for item in book.overtaken():
+            self._forget(item)
+            self.effects.again.append(item.token)
+        self.snapshot.set_allocations(commit.node, book.held.values())
+
+    # What the bus says
+
+    def on_ledger(self, node: str, record: Record) -> None:
+        """A ledger record of ``node``, in stream order.
+
+        Raises:
+            UndecodableError: The record cannot be read. The node is frozen: it takes nothing more until a good one comes.
+        """
+        self.cluster.ledger_seq = max(self.cluster.ledger_seq, record.seq)
+        book = self._book(node)
+        while book.unseen and book.unseen[0][0] <= record.seq:
+            seq, mine = book.unseen.pop(0)
+            self._settle(mine, seq)
+        if record.seq <= book.seq:
+            return
+        try:
+            data = None if record.deleted else codec.decode_as(NodeRecord, record.payload).data
+        except UndecodableError:
+            self._freeze(book, record.seq)
+            raise
+        if data is not None and book.flying is not None and data.txn == book.flying.txn:
+            commit = book.land(record.seq)
+            if book.queued:
+                self._dirty[node] = book
+            self._settle(commit, record.seq)
+            return
+        self._adopt(book, record.seq, data)
+
+    def _adopt(self, book: Book, seq: int, data: NodeRecord | None) -> None:
+        """Take over a record that somebody else wrote, and decide anew what it overtook."""
+        before = book.held
+        book.seq, book.frozen = seq, False
+        book.held = {
+            a.pod_uid: a if a.since else msgspec.structs.replace(a, since=seq)
+            for a in (data.allocations if data is not None else ())
+        }
+        items = book.overtaken()
+        for uid in before.keys() - book.held.keys():
+            self._places.remove(uid, book.node)
+            self.cluster.grow_by_ledger(book.node, seq)
+        for uid in book.held.keys() - before.keys():
+            self._places.add(uid, book.node, book.held[uid].since)
+            self._withdraw(uid)
+        self.snapshot.set_allocations(book.node, book.held.values())
+        self._retry(book, items)
+        if data is not None and data.txn.startswith(f"{self.name}:"):
+            # A commit of ours that we had given up landed after all.
+            for uid in book.held.keys() - before.keys():
+                self._undo_duplicate(uid, book.node)
+
+    def _withdraw(self, uid: str) -> None:
+        """Another allocator has placed the pod: if ours has not left yet, let it not leave."""
+        ours = self._pending.get(uid)
+        if ours is None:
+            return
+        book = self._book(ours.decision.node)
+        if ours in book.queued:
+            book.queued.remove(ours)
+            self.snapshot.remove(book.node, uid)
+            self._forget(ours)
+            self.schedule(ours.command, ours.token)
+
+    def _retry(self, book: Book, items: list[Item]) -> None:
+        for item in items:
+            self.counters.overtaken += 1
+            if isinstance(item, Removal):
+                if item.uid in book.held:
+                    self.snapshot.remove(book.node, item.uid)
+                    self._queue(book.node, item)
+                else:
+                    self._forget(item)
+                    self.effects.done.append(item.token)
+                continue
+            self._forget(item)
+            attempt = Attempt(
+                node=book.node,
+                gpus=item.decision.gpus,
+                decided=item.decision.basis.ordinal,
+                dropped=self._ordinal + 1,
+            )
+            self._attempts[item.uid] = (*self._attempts.get(item.uid, ()), attempt)
+            self.schedule(item.command, item.token)
+
+    def _freeze(self, book: Book, seq: int) -> None:
+        book.seq, book.frozen = seq, True
+        items = book.overtaken()
+        self.snapshot.freeze(book.node)
+        for item in items:
+            self._forget(item)
+            if isinstance(item, Addition):
+                self.schedule(item.command, item.token)
+            else:
+                self.effects.again.append(item.token)
+
+    def _settle(self, commit: Commit, seq: int) -> None:
+        """Our record has been seen in the ledger: announce what it changed."""
+        for item in commit.items:
+            self._forget(item)
+            if isinstance(item, Addition):
+                self._attempts.pop(item.uid, None)
+                self._places.add(item.uid, commit.node, seq)
+                if self._undo_duplicate(item.uid, commit.node):
+                    self.effects.done.append(item.token)
+                    continue
+                self.counters.placed += 1
+                self._announce(f"{item.uid}:{seq}", item.decision, item.encoded, item.token)
+            else:
+                self._places.remove(item.uid, commit.node)
+                self.cluster.grow_by_ledger(commit.node, seq)
+                if item.silent:
+                    continue
+                self.counters.released += 1
+                self._announce(f"{item.uid}:{seq}", item.decision, item.encoded, item.token)
+
+    def _forget(self, item: Item) -> None:
+        """The item is on its way no more."""
+        if isinstance(item, Addition):
+            self._pending.pop(item.uid, None)
+        elif self._removing.get(item.uid) is item:
+            del self._removing[item.uid]
+
+    def _undo_duplicate(self, uid: str, node: str) -> bool:
+        """If the pod stood elsewhere first, take back what we gave it here."""
+        first = self._places.first(uid)
+        if first is None or first.node == node:
+            return False
+        self.counters.duplicates += 1
+        held = self._book(node).held.get(uid)
+        if held is not None:
+            command = Release(
+                namespace=held.namespace, name=held.name, uid=uid, pool=held.pool, node=node, reason=DUPLICATE
+            )
+            self._remove(node, command, None, silent=True)
+        return True
+
+    def _announce(
+        self,
+        event_id: str,
+        decision: Decision,
+        encoded: msgspec.Raw,
+        token: object,
+        *,
+        refused: Schedule | None = None,
+    ) -> None:
+        self.effects.announcements.append(
+            Announcement(
+                id=event_id,
+                encoded=encoded,
+                namespace=decision.namespace,
+                name=decision.name,
+                token=token,
+                refused=refused,
+                basis=decision.basis,
+                reason=decision.reason,
+                placed="" if refused is not None else decision.pod_uid,
+            )
+        )
+
+    def ledger_recreated(self) -> None:
+        """The LEDGER stream is another one than before: its sequences start anew."""
+        self.cluster.ledger_seq = 0
+        for book in self._books.values():
+            book.seq = 0
+            for _, commit in book.unseen:
+                for item in commit.items:
+                    self._forget(item)
+                    self.effects.again.append(item.token)
+            book.unseen.clear()
+
+    def undo_duplicates(self) -> None:
+        """Take back every later placement of a pod that stands on two nodes, whoever made it and died over it."""
+        for uid, place in self._places.later():
+            held = self._book(place.node).held.get(uid)
+            if held is not None and not any(item.uid == uid for item in self._book(place.node).queued):
+                self._undo_duplicate(uid, place.node)
+
+    def on_state(self, record: Record) -> None:
+        """A record of STATE, in stream order.
+
+        Raises:
+            UndecodableError: It cannot be read; see :meth:`Cluster.on_state`.
+        """
+        waiting = self.cluster.on_state(record)
+        if waiting is not None and self._places.first(waiting.uid) is not None:
+            self.effects.settled.append(waiting)
+
+    def wake(self) -> list[tuple[Waiting, int]]:
+        """Return the waiting pods to try again after what has grown; see :meth:`Cluster.wake`."""
+        return self.cluster.wake(self.policy, lambda uid: uid in self._pending or self._places.first(uid) is not None)
+
+    def take_effects(self) -> Effects:
+        """Return what is to be done and start a new list."""
+        effects, self.effects = self.effects, Effects()
+        return effects
+
+
+def codec_raw(decision: Decision) -> msgspec.Raw:
+    """Encode a decision once, for the ledger record and for its announcement."""
+    return msgspec.Raw(codec.encode(decision))

@@ -1,0 +1,321 @@
+"""The allocator's shell: reads commands and events, carries out what :class:`~consumers.allocator.core.Core` decides.
+
+Any number of these processes share one pair of durable consumers. Nothing is kept that the bus does not hold: a killed
+allocator's unacknowledged commands are redelivered, and what it had committed is found in the ledger.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+import nats.errors
+
+from bus import codec, ledger, subjects, timers
+from bus.connection import Bus
+from bus.consumer import ConsumerSpec, Delivery, PullConsumer
+from bus.deadletter import bury
+from bus.errors import ApiError, BusError, ConflictError, PublishUnconfirmedError, UndecodableError
+from bus.follower import Follower, Record
+from bus.streams import LEDGER, STATE, TICK, WORK
+from bus.tasks import end
+from consumers.allocator.announcer import Announcer
+from consumers.allocator.book import Commit
+from consumers.allocator.cluster import STATE_FILTERS
+from consumers.allocator.core import Core
+from schemas.deadletter import DeadLetter
+from schemas.event import Event, utc
+from schemas.pod import Release, Schedule
+
+log = logging.getLogger("gpubus.allocator")
+
+BATCH: Final = 256
+"""Commands decided between two turns of the event loop: at 100 us each, the loop is never away for long."""
+
+MAX_PENDING: Final = 2048
+"""Pods placed but not yet seen in the ledger; more are not taken until some have landed."""
+
+LEASE_S: Final = 5.0
+LEASE_MARGIN_S: Final = 0.5
+"""A command is left alone when less than this remains of its lease: the server is about to give it to somebody else."""
+
+OVERTAKER_S: Final = 1.0
+"""After a conflict, how long to wait for the newer record before reading the ledger to its end."""
+
+SWEEP: Final = timedelta(seconds=30)
+UNKNOWN_RELEASE_TRIES: Final = 4
+
+SCHEDULE: Final = ConsumerSpec(
+    stream=WORK, durable="allocator-schedule", filters=("gpubus.work.schedule.>",), ack_wait_s=LEASE_S, max_deliver=20
+)
+RELEASE: Final = ConsumerSpec(
+    stream=WORK, durable="allocator-release", filters=("gpubus.work.release.>",), ack_wait_s=LEASE_S, max_deliver=20
+)
+SWEEPS: Final = ConsumerSpec(
+    stream=TICK, durable="allocator-sweep", filters=("gpubus.work.tick.sweep.>",), ack_wait_s=LEASE_S
+)
+
+
+class AllocatorStatistics(msgspec.Struct, frozen=True):
+    """Counters since the start; ``overtaken`` counts placements that another allocator's commit came before."""
+
+    decided: int
+    placed: int
+    refused: int
+    released: int
+    overtaken: int
+    duplicates: int
+    recovered: int
+    waiting: int
+    pending: int
+
+
+class Allocator:
+    """One allocator process.
+
+    Args:
+        bus: The connection; the streams must exist.
+        name: Unique name of this process.
+    """
+
+    def __init__(self, bus: Bus, name: str) -> None:
+        self._bus = bus
+        self.name = name
+        self._source = f"/gpubus/allocator/{name}"
+        self.core = Core(name, lambda: time.perf_counter_ns() // 1000)
+        self._announcer = Announcer(bus, self._source)
+        self._schedule = PullConsumer(bus, SCHEDULE, prefetch=2 * BATCH)
+        self._release = PullConsumer(bus, RELEASE, prefetch=BATCH)
+        self._sweeps = PullConsumer(bus, SWEEPS, prefetch=2)
+        self._state = Follower(bus, STATE, STATE_FILTERS, self._on_state)
+        self._ledger = Follower(bus, LEDGER, ["gpubus.ledger.>"], self._on_ledger, recreated=self.core.ledger_recreated)
+        self._pump_due = False
+        self._room = asyncio.Event()
+        self._commits: set[asyncio.Task[None]] = set()
+
+    async def run(self, stop: asyncio.Event, *, ready: asyncio.Event | None = None) -> None:
+        """Load the cluster, then work until ``stop`` is set; finish what was begun before returning."""
+        await self._state.start()
+        await self._ledger.start()
+        consumers = (self._schedule, self._release, self._sweeps)
+        for consumer in consumers:
+            await consumer.start()
+        now = datetime.now(UTC)
+        await timers.tick_every(self._bus, "sweep", "waiting", SWEEP, now=now)
+        loops = [
+            self._bus.spawn(loop, name=f"{self.name}-{number}")
+            for number, loop in enumerate((self._scheduling(), self._releasing(), self._sweeping(), self._keeping()))
+        ]
+        if ready is not None:
+            ready.set()
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait([stopped, *loops], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for consumer in consumers:
+                await consumer.stop()
+            await self._drain()
+            await end(*loops, stopped)
+            await self._state.stop()
+            await self._ledger.stop()
+        for loop in loops:
+            if not loop.cancelled() and (error := loop.exception()) is not None:
+                raise error
+
+    async def _drain(self, seconds: float = 5.0) -> None:
+        """Let what is on its way land and be announced. What does not make it is redelivered to somebody else."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and (self.core.busy or self._commits or self._announcer.busy):
+            self._pump()
+            await asyncio.sleep(0.01)
+        await end(*self._commits)
+        await self._announcer.stop()
+
+    # Commands
+
+    async def _scheduling(self) -> None:
+        while batch := await self._schedule.take(BATCH):
+            if any(delivery.position.deliveries > 1 for delivery in batch):
+                await self._catch_up()
+            for delivery, command in await self._decode(batch, Schedule):
+                self.core.schedule(command, delivery)
+            self._pump()
+            while self.core.pending > MAX_PENDING:
+                self._room.clear()
+                await self._room.wait()
+            await asyncio.sleep(0)
+
+    async def _releasing(self) -> None:
+        while batch := await self._release.take(BATCH):
+            commands = await self._decode(batch, Release)
+            for delivery, command in commands:
+                self.core.release(command, delivery)
+            unknown, self.core.effects.unknown = self.core.effects.unknown, []
+            if unknown:
+                # A release follows its pod's allocation, so a ledger read up to now must show it.
+                await self._catch_up()
+                for command, token in unknown:
+                    self.core.release(command, token)
+                await self._give_up_unknown()
+            self._pump()
+
+    async def _give_up_unknown(self) -> None:
+        """Its schedule command may still be under way: look again a few times, then there is nothing to give back."""
+        unknown, self.core.effects.unknown = self.core.effects.unknown, []
+        for _, token in unknown:
+            if isinstance(token, Delivery):
+                tries = token.position.deliveries
+                await (token.retry(0.5 * 2**tries) if tries < UNKNOWN_RELEASE_TRIES else token.ack())
+
+    async def _sweeping(self) -> None:
+        while batch := await self._sweeps.take(1):
+            self.core.cluster.sweep()
+            self.core.undo_duplicates()
+            self._pump()
+            for delivery in batch:
+                await delivery.ack()
+
+    async def _keeping(self) -> None:
+        """Keep the leases of what is on its way: being slow is no reason for somebody else to place the same pod."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(LEASE_S / 5)
+            soon = loop.time() + LEASE_S / 2
+            for token in self.core.tokens():
+                if isinstance(token, Delivery) and token.expires < soon:
+                    await token.extend()
+
+    async def _decode(self, batch: Iterable[Delivery], struct: type[Any]) -> list[tuple[Delivery, Any]]:
+        """Decode what still has a lease; what cannot be decoded is dead."""
+        latest = asyncio.get_running_loop().time() + LEASE_MARGIN_S
+        good: list[tuple[Delivery, Any]] = []
+        for delivery in batch:
+            if delivery.expires < latest:
+                continue
+            try:
+                good.append((delivery, codec.decode_as(struct, delivery.payload).data))
+            except UndecodableError as error:
+                await delivery.dead(error.reason)
+        return good
+
+    async def _catch_up(self) -> None:
+        """Wait until the ledger as it is now has been applied; give up quietly when the server cannot say."""
+        try:
+            async with asyncio.timeout(LEASE_S / 2):
+                await self._ledger.caught_up()
+        except (TimeoutError, nats.errors.Error, ApiError):
+            log.info("%s: the ledger could not be read up to now", self.name)
+
+    # Events
+
+    def _on_state(self, record: Record) -> None:
+        try:
+            self.core.on_state(record)
+        except UndecodableError as error:
+            self._report(STATE, record, error)
+        self._pump_soon()
+
+    def _on_ledger(self, record: Record) -> None:
+        try:
+            _, kind, *name = subjects.names(record.subject)
+            if kind == "node" and len(name) == 1:
+                self.core.on_ledger(name[0], record)
+        except (UndecodableError, ValueError) as error:
+            self._report(LEDGER, record, error)
+        self._pump_soon()
+
+    def _report(self, stream: str, record: Record, error: Exception) -> None:
+        letter = DeadLetter(
+            stream=stream,
+            subject=record.subject,
+            sequence=record.seq,
+            consumer="allocator",
+            deliveries=1,
+            reason=str(error),
+            payload=record.payload,
+            published_at=utc(record.time_ns / 1e9),
+        )
+        self._bus.spawn(bury(self._bus, letter), name=f"bury-{stream}-{record.seq}")
+
+    # Effects
+
+    def _pump_soon(self) -> None:
+        if not self._pump_due:
+            self._pump_due = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Carry out everything the core has decided so far."""
+        self._pump_due = False
+        self._announcer.wake(self.core.wake())
+        self.core.flush()
+        effects = self.core.take_effects()
+        self.core.effects.unknown = effects.unknown
+        for commit in effects.commits:
+            task = asyncio.create_task(self._commit(commit))
+            self._commits.add(task)
+            task.add_done_callback(self._commits.discard)
+        self._announcer.announce(effects.announcements, self.core.cluster.waiting)
+        for pod in effects.settled:
+            self._announcer.clear(pod)
+        self._announcer.recover(effects.recoveries)
+        self._announcer.answer(effects.done, effects.again)
+        if self.core.pending <= MAX_PENDING:
+            self._room.set()
+
+    async def _commit(self, commit: Commit) -> None:
+        event = Event(
+            id=commit.txn,
+            source=self._source,
+            type="gpubus.ledger.node.v1",
+            subject=commit.node,
+            time=datetime.now(UTC),
+            data=commit.record(),
+        )
+        subject = subjects.ledger_node(commit.node)
+        try:
+            seq = await ledger.commit(
+                self._bus, subject, codec.encode(event), txn=commit.txn, expected=commit.expected, timeout=LEASE_S
+            )
+        except ConflictError:
+            # The record that came first is on its way to us, and the core acts when it arrives. Make sure that it does.
+            asyncio.get_running_loop().call_later(OVERTAKER_S, self._check_overtaken, commit)
+        except (PublishUnconfirmedError, ApiError) as error:
+            log.warning("%s: commit on node %s: %s", self.name, commit.node, error)
+            await self._settle_unconfirmed(commit)
+        else:
+            self.core.stored(commit, seq)
+        self._pump_soon()
+
+    def _check_overtaken(self, commit: Commit) -> None:
+        if self.core.is_flying(commit):
+            self._bus.spawn(self._settle_unconfirmed(commit), name=f"settle-{commit.node}")
+
+    async def _settle_unconfirmed(self, commit: Commit) -> None:
+        """No definite answer within the lease: read the ledger to its end, then let go of what it does not hold."""
+        while self.core.is_flying(commit):
+            try:
+                async with asyncio.timeout(LEASE_S):
+                    await self._ledger.caught_up()
+            except (TimeoutError, nats.errors.Error, BusError):
+                await asyncio.sleep(0.2)
+                continue
+            self.core.given_up(commit)
+
+    def statistics(self) -> AllocatorStatistics:
+        """Return the counters of this allocator."""
+        counters = self.core.counters
+        return AllocatorStatistics(
+            decided=counters.decided,
+            placed=counters.placed,
+            refused=counters.refused,
+            released=counters.released,
+            overtaken=counters.overtaken,
+            duplicates=counters.duplicates,
+            recovered=counters.recovered,
+            waiting=len(self.core.cluster.waiting),
+            pending=self.core.pending,
+        )
