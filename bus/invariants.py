@@ -67,6 +67,11 @@ class LedgerChecker:
         """Return the node of every pod that holds something now, by UID."""
         return dict(self._home)
 
+    def granted(self, subject: str) -> int:
+        """Return the milli-TFLOPS that the newest record on ``subject`` gives out."""
+        held = self._held.get(subjects.names(subject)[-1], {})
+        return sum(gpu.tflops_milli for allocation in held.values() for gpu in allocation.gpus)
+
     def apply(self, seq: int, subject: str, payload: bytes) -> None:
         """Check the next record of the LEDGER stream."""
         self.records += 1

@@ -1,0 +1,91 @@
+"""The ``gpubus`` command: puts the subcommands together and turns what goes wrong into one line and an exit code.
+
+Each subcommand lives in a module of its own, which imports what is heavy inside the command: ``gpubus --help`` and a
+mistyped option answer at once.
+"""
+
+import contextlib
+import io
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from deploy.cli import check, dead, demo, events, state, why
+from deploy.cli import run as roles
+from deploy.cli.errors import INTERRUPTED, explain
+
+HELP = """Share the GPUs of a Kubernetes cluster, and see why each pod got what it got.
+
+\b
+New here? This shows the whole thing at work in under a minute, without a cluster or a GPU:
+  gpubus demo
+
+\b
+Three commands show what goes on:
+  gpubus events --last 20      what is being said on the bus
+  gpubus state                 what there is, and how much of it is taken
+  gpubus why NAMESPACE/POD     why a pod runs where it does, or why it waits
+
+\b
+They read a bus at nats://127.0.0.1:4222, the one that --nats URL names, or a stopped one's files with --store DIR.
+"""
+
+app = typer.Typer(
+    name="gpubus",
+    help=HELP,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # a bug shows a plain traceback, which can be pasted into a report
+    rich_markup_mode=None,  # plain help loads faster and pipes well
+)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    *,
+    verbose: Annotated[
+        int, typer.Option("--verbose", "-v", count=True, help="Log more to stderr; -vv for all.", show_default=False)
+    ] = 0,
+) -> None:
+    """Prepare what all commands share."""
+    level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
+    logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger().setLevel(level)
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+app.command("demo")(demo.demo)
+app.command("up")(roles.up)
+app.command("run")(roles.role)
+app.command("events")(events.events)
+app.command("state")(state.state)
+app.command("why")(why.why)
+app.command("check")(check.check)
+app.add_typer(dead.app, name="dead")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line, by default that of the process, and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            with contextlib.suppress(ValueError, OSError):
+                stream.reconfigure(errors="backslashreplace")  # a name in UTF-8 must not fail an ASCII terminal
+    try:
+        code = app(args=None if arguments is None else list(arguments), prog_name="gpubus", standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except Exception as error:
+        explained = explain(error)
+        if explained is None:
+            raise
+        line, code = explained
+        sys.stderr.write(f"gpubus: {line}\n")
+    return int(code or 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""``gpubus run ROLE``: one process of a production deployment. ``gpubus up``: all of them in one, for a laptop."""
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deploy.cli.connect import NatsOption, run, servers
+from deploy.cli.errors import InputError
+
+if TYPE_CHECKING:
+    from bus.connection import Bus
+
+ReplicasOption = Annotated[int, typer.Option("--replicas", help="Copies of every stream: 1 or 3.")]
+
+
+def role(
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="Which part to play: allocator.")],
+    *,
+    nats: NatsOption = None,
+    name: Annotated[str | None, typer.Option("--name", help="Unique name of this process. [default: made up]")] = None,
+    replicas: ReplicasOption = 1,
+    exit_with_stdin: Annotated[bool, typer.Option("--exit-with-stdin", hidden=True)] = False,
+) -> None:
+    """Run one role until SIGTERM; any number of processes may run the same.
+
+    \b
+    Example: gpubus run allocator --nats nats://nats.gpubus.svc:4222
+    """
+    from deploy.local.roles import ROLES
+
+    if role not in ROLES:
+        raise InputError(f"role {role!r} is unknown: choose one of {', '.join(ROLES)}")
+    _check_replicas(replicas)
+    run(_run_role(role, servers(nats), name, replicas, exit_with_stdin=exit_with_stdin))
+
+
+def _check_replicas(replicas: int) -> None:
+    if replicas not in (1, 3):
+        raise InputError(f"--replicas is {replicas}: use 1 or 3")
+
+
+def stop_on_signals() -> asyncio.Event:
+    """Return an event that SIGTERM or SIGINT sets."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+async def _run_role(role: str, urls: list[str], name: str | None, replicas: int, *, exit_with_stdin: bool) -> None:
+    from bus.connection import Bus
+    from bus.streams import StreamLimits, ensure_streams
+    from deploy.local.roles import ROLES, unique_name
+
+    stop, ready = stop_on_signals(), asyncio.Event()
+    if exit_with_stdin:
+        asyncio.get_running_loop().add_reader(sys.stdin, _on_stdin_closed, stop)
+    name = name or unique_name(role)
+    async with await Bus.connect(urls, name=name, timeout=30.0) as bus:
+        await ensure_streams(bus, StreamLimits(replicas=replicas))
+        announcing = asyncio.create_task(_announce(ready, f"ready {name}"))
+        try:
+            await ROLES[role](bus, name, stop, ready)
+        finally:
+            announcing.cancel()
+
+
+def _on_stdin_closed(stop: asyncio.Event) -> None:
+    """Whoever started us is gone."""
+    asyncio.get_running_loop().remove_reader(sys.stdin)
+    stop.set()
+
+
+async def _announce(ready: asyncio.Event, line: str) -> None:
+    await ready.wait()
+    with contextlib.suppress(BrokenPipeError):
+        print(line, flush=True)
+
+
+def up(
+    *,
+    store: Annotated[
+        Path, typer.Option("--store", metavar="DIR", help="Where the embedded bus keeps its files.")
+    ] = Path("gpubus-store"),
+    port: Annotated[int, typer.Option("--port", help="Port of the embedded bus; 0 takes a free one.")] = 4222,
+    replicas: ReplicasOption = 1,
+    nodes: Annotated[int, typer.Option("--nodes", help="Simulate a cluster of so many nodes; 0 simulates none.")] = 0,
+    pods: Annotated[int, typer.Option("--pods", help="Pods that come to the simulated cluster.")] = 1000,
+    rate: Annotated[float, typer.Option("--rate", help="Simulated pods per second.")] = 20.0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the simulation.")] = 1,
+) -> None:
+    """Run every role in this process, on an embedded bus, until Ctrl-C.
+
+    \b
+    Example: gpubus up --nodes 100
+    Then, in another terminal: gpubus events
+    """
+    _check_replicas(replicas)
+    if nodes < 0 or pods < 0 or rate <= 0 or not 0 <= port <= 65535:  # noqa: PLR2004  the largest port there is
+        raise InputError(
+            f"--nodes {nodes}, --pods {pods}, --rate {rate:g}, --port {port}: amounts must not be negative, the rate more than 0"
+        )
+    run(_up(store, port, replicas, simulate=(nodes, pods, rate, seed)))
+
+
+async def _up(store: Path, port: int, replicas: int, *, simulate: tuple[int, int, float, int]) -> None:
+    from bus.connection import Bus
+    from bus.streams import StreamLimits, ensure_streams
+    from deploy.local.roles import ROLES, unique_name
+    from deploy.local.server import LocalBus
+
+    stop = stop_on_signals()
+    async with LocalBus(store, replicas=replicas, port=port) as local, await Bus.connect(local.urls, name="gpubus-up") as bus:
+        await ensure_streams(bus, StreamLimits(replicas=replicas))
+        ready = {role: asyncio.Event() for role in ROLES}
+        tasks = [
+            asyncio.create_task(_ended(play(bus, unique_name(role), stop, ready[role]), stop))
+            for role, play in ROLES.items()
+        ]
+        await asyncio.wait([asyncio.create_task(e.wait()) for e in ready.values()], timeout=30.0)
+        print(f"gpubus is up at {','.join(local.urls)} with {', '.join(ROLES)}; Ctrl-C stops it", flush=True)
+        if simulate[0]:
+            tasks.append(asyncio.create_task(_ended(_simulate(bus, *simulate, stop), stop)))
+        await asyncio.gather(*tasks)
+
+
+async def _ended(work: Awaitable[None], stop: asyncio.Event) -> None:
+    """One role's end is the end of all: a half of a control plane would only mislead."""
+    try:
+        await work
+    finally:
+        stop.set()
+
+
+async def _simulate(bus: "Bus", nodes: int, pods: int, rate: float, seed: int, stop: asyncio.Event) -> None:
+    from producers.simulator.generator import generate
+    from producers.simulator.service import Simulator
+    from schemas.cluster import Pool
+
+    await Simulator(bus, generate(nodes, pods, seed), pool=Pool(name="demo"), rate=rate, seed=seed).run(stop)

@@ -1,0 +1,28 @@
+"""The roles a gpubus process can play, by name: what ``gpubus run ROLE`` and ``gpubus up`` start."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from secrets import token_hex
+from typing import Final
+
+from bus.connection import Bus
+
+Role = Callable[[Bus, str, asyncio.Event, asyncio.Event], Awaitable[None]]
+"""Takes the bus, the process's unique name, the event that stops it, and the event it sets when it is ready."""
+
+
+async def allocator(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
+    """Decide where pods go and commit it to the ledger."""
+    from consumers.allocator.service import Allocator
+
+    await Allocator(bus, name).run(stop, ready=ready)
+
+
+ROLES: Final[dict[str, Role]] = {"allocator": allocator}
+
+
+def unique_name(role: str) -> str:
+    """Return a name that no other process has, nor this one after a restart."""
+    return f"{role}-{socket.gethostname()}-{os.getpid()}-{token_hex(3)}"
