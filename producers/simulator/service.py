@@ -31,7 +31,7 @@ from schemas.event import Event
 
 log = logging.getLogger("gpubus.simulator")
 
-OFFER_AT_ONCE: Final = 512
+OFFER_AT_ONCE: Final = 128
 """Most pods in one go. Latency counts from the start of a go, so a long one would make the first pods look slow."""
 
 QUIET_S: Final = 1.0

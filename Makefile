@@ -1,0 +1,52 @@
+# Everything runs in .venv, which the first target makes; it needs only Python 3.11+ and network access to a package index.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Groups come with pip 25.1; an older pip would not know --group.
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: help demo test lint bench clean
+
+help:
+	@echo 'make demo   see it work: a simulated cluster, two allocators, one killed half way'
+	@echo 'make test   run every test against real servers (a few minutes)'
+	@echo 'make lint   style, types and import direction'
+	@echo 'make bench  measure throughput, latency and the engine, beside the raw floor'
+	@echo 'make clean  remove the virtual environment and caches'
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "gpubus needs Python 3.11 or newer, not " + sys.version.split()[0] + ": set PYTHON=/path/to/python3.11")'
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install 'pip>=25.1'
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.made pyproject.toml
+	@echo 'installing gpubus into $(VENV)'
+	@$(PIP) install --editable '.[local]'
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.demo
+	@$(PIP) install --group test
+	@touch $@
+
+$(VENV)/.lint: $(VENV)/.demo
+	@$(PIP) install --group lint
+	@touch $@
+
+demo: $(VENV)/.demo
+	@$(BIN)/gpubus demo $(ARGS)
+
+test: $(VENV)/.test
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.demo
+	@$(BIN)/python -m tests.benchmarks $(ARGS)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
