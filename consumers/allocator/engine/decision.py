@@ -1,0 +1,119 @@
+"""The decision itself: filters, scores, GPU choice, tie-break, and the explanation of all four."""
+
+from typing import Final
+
+from consumers.allocator.engine.host import Host
+from consumers.allocator.engine.need import Need
+from consumers.allocator.engine.policy import Policy
+from consumers.allocator.engine.rules import ENGINE_VERSION, FITS, NO_INVENTORY, STAGE_SHIFT
+from consumers.allocator.engine.score import choose_gpus
+from consumers.allocator.engine.snapshot import Snapshot
+from schemas import reasons
+from schemas.decision import Basis, Decision, FilterReport, GpuGrant
+from schemas.pod import GpuRequest
+
+CANDIDATES: Final = 3
+
+_NO_BASIS: Final = Basis(state=0, ledger=0, ordinal=0)
+
+
+def decide(snapshot: Snapshot, request: GpuRequest, policy: Policy) -> Decision:
+    """Find the place for one pod, and say why there, or why nowhere.
+
+    Pure: equal snapshots, requests and policies give equal decisions, whatever was decided before. The snapshot is not
+    changed; the caller adds the allocation once it has committed it, or optimistically before.
+
+    Rules: the filters of :mod:`~consumers.allocator.engine.rules`, the scores of :mod:`~consumers.allocator.engine.score`,
+    the tie-break of :class:`~consumers.allocator.engine.policy.Policy`.
+
+    Args:
+        snapshot: What is known.
+        request: What the pod asks for; only nodes of its pool count.
+        policy: How to choose among the nodes that fit.
+
+    Returns:
+        A decision with the outcome ``allocated`` or ``unschedulable``. ``namespace``, ``name``, ``pod_uid``, ``allocator``,
+        ``basis`` and ``duration_us`` are blank, as the engine knows neither the pod nor the clock: fill them with
+        ``msgspec.structs.replace``. ``filters`` lists the filters that removed something, in order; ``candidates`` the best
+        three nodes, best first.
+    """
+    if request.pool not in snapshot.pools():
+        return _unschedulable(request, policy, reasons.POOL_UNKNOWN, f"pool {request.pool!r} is not known")
+    table = snapshot.table(request.pool)
+    if table is None:
+        return _unschedulable(request, policy, reasons.POOL_EMPTY, f"pool {request.pool!r} has no nodes")
+    fit = snapshot.fit(table, request, policy)
+    filters = fit.reports()
+    best = fit.best(CANDIDATES)
+    if not best:
+        refused = ", ".join(f"{report.nodes} {report.reason}" for report in filters if report.nodes)
+        dominant = next(report.reason for report in reversed(filters) if report.nodes)
+        message = f"0 of {table.live} nodes fit: {refused}"
+        return _unschedulable(request, policy, dominant, message, filters)
+    candidates = tuple(fit.ranking.candidate(row) for row in best)
+    host = table.hosts[best[0]]
+    assert host is not None  # noqa: S101
+    winner = candidates[0]
+    return Decision(
+        outcome="allocated",
+        namespace="",
+        name="",
+        pod_uid="",
+        pool=request.pool,
+        allocator="",
+        basis=_NO_BASIS,
+        node=winner.node,
+        gpus=_grants(fit.need, host, fit.standing(best[0]), policy),
+        message=f"{fit.fitting_nodes} of {table.live} nodes fit, {winner.node} scores highest: {winner.score}",
+        policy=policy.name,
+        policy_hash=policy.hash,
+        engine=ENGINE_VERSION,
+        filters=filters,
+        candidates=candidates,
+    )
+
+
+def fits_on(snapshot: Snapshot, request: GpuRequest, node: str) -> bool:
+    """Return whether a request would fit one node as it is now, without looking at any other.
+
+    Cheap enough to ask for every waiting pod when a node gains capacity. Agrees with :func:`decide` under every policy, as a
+    policy only chooses among the nodes that fit.
+    """
+    host = snapshot.host(node)
+    if host is None or host.node is None or host.node.pool != request.pool or request.pool not in snapshot.pools():
+        return False
+    stage = host.stage
+    if stage and (request.count or stage != NO_INVENTORY):
+        return False
+    need = Need(request)
+    slots = [slot for slot, device in enumerate(host.devices or ()) if need.accepts(device)]
+    return need.verdict(host, slots) >> STAGE_SHIFT == FITS
+
+
+def _grants(need: Need, host: Host, standing: list[int], policy: Policy) -> tuple[GpuGrant, ...]:
+    if not need.count:
+        return ()
+    assert host.devices is not None  # noqa: S101
+    _, fitting = need.fitting(host, standing)
+    return tuple(need.grant(host.devices[slot]) for slot in choose_gpus(host, fitting, need.count, policy))
+
+
+def _unschedulable(
+    request: GpuRequest, policy: Policy, reason: str, message: str, filters: tuple[FilterReport, ...] = ()
+) -> Decision:
+    return Decision(
+        outcome="unschedulable",
+        namespace="",
+        name="",
+        pod_uid="",
+        pool=request.pool,
+        allocator="",
+        basis=_NO_BASIS,
+        reason=reason,
+        message=message,
+        help=reasons.CODES[reason].help,
+        policy=policy.name,
+        policy_hash=policy.hash,
+        engine=ENGINE_VERSION,
+        filters=filters,
+    )

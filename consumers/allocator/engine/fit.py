@@ -1,0 +1,228 @@
+"""Where one request shape fits, kept up to date by looking only at the nodes that changed since it was last asked.
+
+Clusters see few distinct shapes, and between two pods of one shape few nodes change. So each (shape, policy) keeps its
+verdict on every row, the counts that explain a refusal, and the sort key that picks the winner. What it answers is a pure
+function of the table: a fit that has lived long and one made just now agree, and the property tests hold it to that.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consumers.allocator.engine.need import SHORT, Need
+from consumers.allocator.engine.ranking import REFUSED, Ranking
+from consumers.allocator.engine.rules import (
+    COMPUTE,
+    COMPUTE_SHIFT,
+    COUNT_MASK,
+    COUNTS_MASK,
+    FITS,
+    STAGE_CODES,
+    STAGE_SHIFT,
+    STAGES,
+    VRAM,
+)
+from consumers.allocator.engine.screen import Screen, count_per_row
+from consumers.allocator.engine.table import ENOUGH_COMPUTE, ENOUGH_GPUS, ENOUGH_VRAM, Table
+from schemas.decision import FilterReport
+
+Ints = NDArray[np.int64]
+
+EXAMPLES: Final = 3
+FEW_ROWS: Final = 8
+"""Up to here a plain loop over the rows beats the fixed cost of array operations (measured)."""
+
+_REFUSAL: Final = 1 << STAGE_SHIFT
+"""The least verdict that refuses."""
+_ROW: Final = 1 << STAGE_SHIFT
+_NOWHERE: Final = -1
+
+
+class Fit:
+    """Verdicts of one request shape under one policy on every row of a pool's table.
+
+    Attributes:
+        need: The request shape.
+        screen: The static filters' outcome that the verdicts build on.
+        ranking: The policy's order of nodes.
+    """
+
+    __slots__ = (
+        "_counts", "_cursor", "_epoch", "_examples", "_horizon", "_keys", "_table", "_verdicts",
+        "need", "ranking", "screen",
+    )  # fmt: skip
+
+    def __init__(self, need: Need, table: Table, screen: Screen, ranking: Ranking) -> None:
+        self.need = need
+        self.screen = screen
+        self.ranking = ranking
+        self._table = table
+        self._epoch = -1
+        self._cursor = 0
+        self._verdicts: Ints = np.zeros(0, dtype=np.int64)
+        self._keys: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
+        # Per stage the rows that end there, and their GPUs with enough compute and with enough VRAM too, packed.
+        self._counts = [0] * STAGES
+        # First refused nodes per stage, None when not known; and the last row that could change them.
+        self._examples: list[tuple[str, ...] | None] = [None] * STAGES
+        self._horizon = [_NOWHERE] * STAGES
+
+    @property
+    def fitting_nodes(self) -> int:
+        """How many nodes the pod fits on."""
+        return self._counts[FITS] >> STAGE_SHIFT
+
+    def refresh(self) -> None:
+        """Apply what changed in the table since the last call."""
+        table = self._table
+        self.screen.refresh()
+        self.ranking.refresh()
+        log = table.changes
+        if self._epoch == table.epoch:
+            if self._cursor == log.end:
+                return
+            changed = log.since(self._cursor)
+        else:
+            changed = None
+        self._epoch, self._cursor = table.epoch, log.end
+        if changed is None or 2 * len(changed) > len(table.hosts):
+            self._rebuild()
+        elif len(changed) <= FEW_ROWS:
+            self._update_few(changed)
+        else:
+            self._update_many(np.fromiter(changed, dtype=np.intp, count=len(changed)))
+
+    def best(self, count: int) -> list[int]:
+        """Return the best rows that fit, at most ``count``, best first."""
+        keys = self._keys
+        found: list[tuple[int, int]] = []
+        for _ in range(min(count, self.fitting_nodes)):
+            row = int(keys.argmax())
+            found.append((row, keys.item(row)))
+            keys[row] = REFUSED
+        for row, key in found:
+            keys[row] = key
+        return [row for row, _ in found]
+
+    def reports(self) -> tuple[FilterReport, ...]:
+        """Return what each filter removed, in filter order, without those that removed nothing."""
+        totals, counts, examples = self.screen.totals, self._counts, self._examples
+        everywhere = sum(counts)
+        computable, fitting = (everywhere >> COMPUTE_SHIFT) & COUNT_MASK, everywhere & COUNT_MASK
+        found = []
+        for stage, code in STAGE_CODES.items():
+            nodes = counts[stage] >> STAGE_SHIFT
+            gpus = totals[stage] + (counts[stage] & COUNT_MASK)
+            if stage == COMPUTE:
+                gpus = self.screen.eligible - computable
+            elif stage == VRAM:
+                gpus = computable - fitting
+            if nodes:
+                names = examples[stage]
+                if names is None:
+                    names = self._find_examples(stage, nodes)
+                found.append(FilterReport(reason=code, nodes=nodes, gpus=gpus, examples=names))
+            elif gpus:
+                found.append(FilterReport(reason=code, gpus=gpus))
+        return tuple(found)
+
+    def standing(self, row: int) -> list[int]:
+        """Return the slots of a row whose GPUs the static filters leave standing."""
+        slots: list[int] = self.screen.standing[row].nonzero()[0].tolist()
+        return slots
+
+    def _find_examples(self, stage: int, nodes: int) -> tuple[str, ...]:
+        matches = (self._verdicts >> STAGE_SHIFT) == stage
+        rows: list[int] = []
+        start = 0
+        # `argmax` of booleans stops at the first True.
+        for _ in range(min(EXAMPLES, nodes)):
+            start += int(matches[start:].argmax())
+            rows.append(start)
+            start += 1
+        self._horizon[stage] = rows[-1] if len(rows) == EXAMPLES else len(matches)
+        examples = tuple(self._table.names[row] for row in rows)
+        self._examples[stage] = examples
+        return examples
+
+    def _verdicts_on(self, rows: NDArray[np.intp]) -> Ints:
+        """Return the verdicts on some rows: :meth:`Need.verdict` and the screen, as array operations."""
+        need, table = self.need, self._table
+        limits: Ints = table.limits.take(rows, axis=0)
+        if not need.count:
+            limits[:, : ENOUGH_GPUS + 1] = 0
+            verdicts: Ints = SHORT.take((limits < need.limits).argmax(axis=1))
+            return np.maximum(verdicts, self.screen.stages.take(rows), out=verdicts)
+        fitting = getattr(table, need.compute_column).take(rows, axis=0) >= need.compute
+        fitting &= self.screen.standing.take(rows, axis=0)
+        computable = count_per_row(fitting)
+        fitting &= getattr(table, need.vram_column).take(rows, axis=0) >= need.vram
+        fits = count_per_row(fitting)
+        limits[:, ENOUGH_COMPUTE] = computable
+        limits[:, ENOUGH_VRAM : ENOUGH_GPUS + 1] = fits[:, np.newaxis]
+        verdicts = SHORT.take((limits < need.limits).argmax(axis=1))
+        verdicts += np.left_shift(computable, COMPUTE_SHIFT, dtype=np.int64)
+        verdicts += fits
+        # Stages count down in filter order, and no GPU stands on a screened row: the larger verdict is the earlier.
+        return np.maximum(verdicts, self.screen.stages.take(rows), out=verdicts)
+
+    def _rebuild(self) -> None:
+        rows = np.arange(len(self._table.hosts))
+        verdicts = self._verdicts = self._verdicts_on(rows)
+        self._keys = self._keys_on(rows, verdicts)
+        self._counts = [0] * STAGES
+        self._count(verdicts, (verdicts & COUNTS_MASK) + _ROW)
+        self._examples = [None] * STAGES
+        self._horizon = [_NOWHERE] * STAGES
+
+    def _keys_on(self, rows: NDArray[np.intp], verdicts: Ints) -> NDArray[np.int32]:
+        keys = self.ranking.keys.take(rows)
+        np.putmask(keys, verdicts >= _REFUSAL, REFUSED)
+        return keys
+
+    def _update_many(self, rows: NDArray[np.intp]) -> None:
+        new, old = self._verdicts_on(rows), self._verdicts.take(rows)
+        self._verdicts[rows] = new
+        self._keys[rows] = self._keys_on(rows, new)
+        both = np.concatenate((new, old))
+        packed = (both & COUNTS_MASK) + _ROW
+        packed[len(rows) :] *= -1
+        self._count(both, packed)
+        # Only rows up to the farthest example can change an example, and that is mostly none of them.
+        near = (((new ^ old) >= _REFUSAL) & (rows <= max(self._horizon))).nonzero()[0]
+        if len(near):
+            stages = ((old.take(near) >> STAGE_SHIFT).tolist(), (new.take(near) >> STAGE_SHIFT).tolist())
+            for row, left, entered in zip(rows.take(near).tolist(), *stages, strict=True):
+                self._forget_examples(row, left, entered)
+
+    def _count(self, verdicts: Ints, packed: Ints) -> None:
+        sums = np.bincount(verdicts >> STAGE_SHIFT, weights=packed, minlength=STAGES)
+        for stage, change in enumerate(sums.tolist()):
+            if change:
+                self._counts[stage] += int(change)
+
+    def _update_few(self, rows: set[int]) -> None:
+        verdicts, keys, stages, ranks = self._verdicts, self._keys, self.screen.stages, self.ranking.keys
+        counts = self._counts
+        for row in rows:
+            new, old = stages.item(row), verdicts.item(row)
+            if not new:
+                host = self._table.hosts[row]
+                assert host is not None  # noqa: S101
+                new = self.need.verdict(host, self.standing(row))
+            keys[row] = ranks[row] if new < _REFUSAL else REFUSED
+            if new == old:
+                continue
+            verdicts[row] = new
+            left, entered = old >> STAGE_SHIFT, new >> STAGE_SHIFT
+            counts[left] -= _ROW + (old & COUNTS_MASK)
+            counts[entered] += _ROW + (new & COUNTS_MASK)
+            if left != entered:
+                self._forget_examples(row, left, entered)
+
+    def _forget_examples(self, row: int, left: int, entered: int) -> None:
+        for stage in (left, entered):
+            if row <= self._horizon[stage]:
+                self._examples[stage] = None
+                self._horizon[stage] = _NOWHERE

@@ -1,0 +1,174 @@
+"""One node with everything known about it: what it has, who holds what, and what is left."""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from consumers.allocator.engine.rules import ALL_BP, FROZEN, NO_INVENTORY, NOT_READY
+from schemas.cluster import GpuDevice, Node, Oversubscription
+from schemas.ledger import Allocation
+
+_ANY_SHARE: Final = 1 << 20
+"""Stands for "every share fits": larger than any share a request can state."""
+
+
+class Capacity(msgspec.Struct, frozen=True, kw_only=True):
+    """GPU capacity of a node or of several. Schedulable is physical with the pool's oversubscription applied.
+
+    Attributes:
+        granted_tflops_milli: Sum over all allocations, those on GPUs that the inventory does not list included.
+        granted_vram_bytes: As ``granted_tflops_milli``.
+    """
+
+    nodes: int = 0
+    gpus: int = 0
+    pods: int = 0
+    physical_tflops_milli: int = 0
+    physical_vram_bytes: int = 0
+    schedulable_tflops_milli: int = 0
+    schedulable_vram_bytes: int = 0
+    granted_tflops_milli: int = 0
+    granted_vram_bytes: int = 0
+
+    @classmethod
+    def total(cls, parts: Iterable["Capacity"]) -> "Capacity":
+        """Return the sum of several capacities."""
+        sums = dict.fromkeys(cls.__struct_fields__, 0)
+        for part in parts:
+            for field in sums:
+                sums[field] += getattr(part, field)
+        return cls(**sums)
+
+
+def _used_bp(used: int, capacity: int) -> int:
+    if capacity <= 0 or used <= 0:
+        return 0
+    return min(used * ALL_BP // capacity, ALL_BP)
+
+
+class Host:
+    """What the engine knows about one node name, complete or not: events arrive in any order.
+
+    Per-GPU lists are indexed by *slot*: the GPUs of the inventory in order of index, then UUID. Plain ints, exact at any size.
+
+    Attributes:
+        node: The Kubernetes node; None until its event arrives, and after it is gone.
+        devices: The inventory; None until it arrives.
+        frozen: The node's ledger record cannot be decoded.
+        allocations: What pods hold, by pod UID.
+        row: Row in the pool's table; -1 while it has none.
+        tflops_share: Largest compute share, in thousandths of the physical GPU, that still fits each GPU.
+        vram_share: As ``tflops_share``, for VRAM.
+        tflops_bp: Used share of schedulable compute, in hundredths of a percent.
+        vram_bp: As ``tflops_bp``, for VRAM.
+    """
+
+    __slots__ = (
+        "allocations", "cpu_bp", "cpu_free", "devices", "frozen", "kinds", "memory_bp", "memory_free", "name", "node",
+        "pods_free", "row", "slots", "tflops_bp", "tflops_cap", "tflops_free", "tflops_share", "vram_bp", "vram_cap",
+        "vram_free", "vram_share",
+    )  # fmt: skip
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.node: Node | None = None
+        self.devices: tuple[GpuDevice, ...] | None = None
+        self.frozen = False
+        self.allocations: dict[str, Allocation] = {}
+        self.row = -1
+        self.rebuild(Oversubscription(), lambda _device: 0)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is known under this name any more."""
+        return self.node is None and self.devices is None and not self.allocations and not self.frozen
+
+    @property
+    def stage(self) -> int:
+        """The first filter of whole nodes that refuses the node whatever the request, or 0."""
+        if self.node is None or not self.node.ready or self.node.unschedulable:
+            return NOT_READY
+        if self.frozen:
+            return FROZEN
+        return NO_INVENTORY if self.devices is None else 0
+
+    def free(self) -> tuple[int, int, int, list[int], list[int]]:
+        """Return what is left: pod slots, CPU, memory, and per GPU compute and VRAM."""
+        return self.pods_free, self.cpu_free, self.memory_free, self.tflops_free.copy(), self.vram_free.copy()
+
+    def rebuild(self, over: Oversubscription, kind_of: Callable[[GpuDevice], int]) -> None:
+        """Compute everything anew from the node, the inventory and the allocations."""
+        node, devices = self.node, self.devices or ()
+        extra = 0
+        if node is not None and devices:
+            expansion = node.memory_bytes * over.host_memory // 100 + node.disk_bytes * over.host_disk // 100
+            extra = expansion // len(devices)
+        self.kinds = [kind_of(device) for device in devices]
+        self.slots = {device.uuid: slot for slot, device in enumerate(devices)}
+        self.tflops_cap = [device.tflops_milli * over.tflops_ratio // 100 for device in devices]
+        self.vram_cap = [device.vram_bytes + extra for device in devices]
+        self.tflops_free, self.vram_free = self.tflops_cap.copy(), self.vram_cap.copy()
+        self.tflops_share, self.vram_share = [0] * len(devices), [0] * len(devices)
+        self.tflops_bp, self.vram_bp = [0] * len(devices), [0] * len(devices)
+        self.pods_free = node.max_pods if node else 0
+        self.cpu_free = node.cpu_milli if node else 0
+        self.memory_free = node.memory_bytes if node else 0
+        self.cpu_bp = self.memory_bp = 0
+        for slot in range(len(devices)):
+            self._measure(slot)
+        for allocation in self.allocations.values():
+            self.charge(allocation, 1)
+
+    def charge(self, allocation: Allocation, sign: int) -> list[int]:
+        """Take an allocation's amounts off what is free (``sign`` 1) or give them back (-1); return the slots changed.
+
+        Grants on GPUs that the inventory does not list change no slot; :meth:`rebuild` finds them when it lists them.
+        """
+        changed = []
+        for grant in allocation.gpus:
+            slot = self.slots.get(grant.uuid)
+            if slot is not None:
+                self.tflops_free[slot] -= sign * grant.tflops_milli
+                self.vram_free[slot] -= sign * grant.vram_bytes
+                self._measure(slot)
+                changed.append(slot)
+        self.pods_free -= sign
+        self.cpu_free -= sign * allocation.cpu_milli
+        self.memory_free -= sign * allocation.memory_bytes
+        if self.node is not None:
+            self.cpu_bp = _used_bp(self.node.cpu_milli - self.cpu_free, self.node.cpu_milli)
+            self.memory_bp = _used_bp(self.node.memory_bytes - self.memory_free, self.node.memory_bytes)
+        return changed
+
+    def _measure(self, slot: int) -> None:
+        # A share m of physical p asks for floor(p*m/1000), which is within f exactly when m <= (1000*(f+1) - 1) // p.
+        # So one number per GPU answers every share, without a product per request.
+        assert self.devices is not None  # noqa: S101
+        device = self.devices[slot]
+        free, physical = self.tflops_free[slot], device.tflops_milli
+        self.tflops_share[slot] = (
+            -1 if free < 0 else min((1000 * free + 999) // physical, _ANY_SHARE) if physical else _ANY_SHARE
+        )
+        self.tflops_bp[slot] = _used_bp(self.tflops_cap[slot] - free, self.tflops_cap[slot])
+        free, physical = self.vram_free[slot], device.vram_bytes
+        self.vram_share[slot] = (
+            -1 if free < 0 else min((1000 * free + 999) // physical, _ANY_SHARE) if physical else _ANY_SHARE
+        )
+        self.vram_bp[slot] = _used_bp(self.vram_cap[slot] - free, self.vram_cap[slot])
+
+    def capacity(self) -> Capacity:
+        """Return the node's GPU capacity, physical, schedulable and granted."""
+        devices = self.devices or ()
+        grants = [grant for allocation in self.allocations.values() for grant in allocation.gpus]
+        return Capacity(
+            nodes=1,
+            gpus=len(devices),
+            pods=len(self.allocations),
+            physical_tflops_milli=sum(device.tflops_milli for device in devices),
+            physical_vram_bytes=sum(device.vram_bytes for device in devices),
+            schedulable_tflops_milli=sum(self.tflops_cap),
+            schedulable_vram_bytes=sum(self.vram_cap),
+            granted_tflops_milli=sum(grant.tflops_milli for grant in grants),
+            granted_vram_bytes=sum(grant.vram_bytes for grant in grants),
+        )

@@ -1,0 +1,81 @@
+"""The cached views of the tables: one fit per request shape and policy, and the screens and rankings that fits share."""
+
+from collections import OrderedDict
+from typing import Final
+from weakref import WeakValueDictionary
+
+from consumers.allocator.engine.fit import Fit
+from consumers.allocator.engine.need import Need, ShapeKey, shape_key
+from consumers.allocator.engine.policy import Policy
+from consumers.allocator.engine.ranking import Ranking
+from consumers.allocator.engine.screen import GpuKind, Screen, ScreenKey, screen_key
+from consumers.allocator.engine.table import Table
+from schemas.cluster import GpuDevice
+from schemas.pod import GpuRequest
+
+CACHED_SHAPES: Final = 512
+"""Fits kept at most, the least recently used forgotten first: about 12 bytes each per node of its pool."""
+
+
+class GpuKinds:
+    """Numbers for the kinds of GPU seen so far, so that columns can hold what the static filters look at.
+
+    Attributes:
+        known: The kinds; the number of a kind is its place, from 1.
+    """
+
+    __slots__ = ("_numbers", "known")
+
+    def __init__(self) -> None:
+        self.known: list[GpuKind] = []
+        self._numbers: dict[GpuKind, int] = {}
+
+    def number(self, device: GpuDevice) -> int:
+        """Return the number of a GPU's kind, a new one for a new kind."""
+        kind = (device.vendor, device.model, device.healthy, bool(device.used_by))
+        found = self._numbers.get(kind)
+        if found is None:
+            self.known.append(kind)
+            found = self._numbers[kind] = len(self.known)
+        return found
+
+
+class Views:
+    """Everything that is computed from the tables and kept. Dropping any of it changes no decision."""
+
+    __slots__ = ("_fits", "_kinds", "_rankings", "_screens")
+
+    def __init__(self, kinds: GpuKinds) -> None:
+        self._kinds = kinds
+        self._fits: OrderedDict[tuple[str, str, ShapeKey], Fit] = OrderedDict()
+        # Screens and rankings live as long as a fit that uses them.
+        self._screens: WeakValueDictionary[tuple[str, ScreenKey], Screen] = WeakValueDictionary()
+        self._rankings: WeakValueDictionary[tuple[str, str, bool], Ranking] = WeakValueDictionary()
+
+    def fit(self, table: Table, request: GpuRequest, policy: Policy) -> Fit:
+        """Return where a request fits in the table of its pool, up to date."""
+        key = (request.pool, policy.hash, shape_key(request))
+        found = self._fits.get(key)
+        if found is None:
+            screen, ranking = self._screen(table, request), self._ranking(table, request, policy)
+            found = self._fits[key] = Fit(Need(request), table, screen, ranking)
+            if len(self._fits) > CACHED_SHAPES:
+                self._fits.popitem(last=False)
+        else:
+            self._fits.move_to_end(key)
+        found.refresh()
+        return found
+
+    def _screen(self, table: Table, request: GpuRequest) -> Screen:
+        key = (request.pool, screen_key(request))
+        found = self._screens.get(key)
+        if found is None:
+            found = self._screens[key] = Screen(key[1], table, self._kinds.known)
+        return found
+
+    def _ranking(self, table: Table, request: GpuRequest, policy: Policy) -> Ranking:
+        key = (request.pool, policy.hash, request.count > 0)
+        found = self._rankings.get(key)
+        if found is None:
+            found = self._rankings[key] = Ranking(policy, table, gpus=request.count > 0)
+        return found

@@ -1,0 +1,25 @@
+"""Run the benchmarks: ``python -m tests.benchmarks [--trace DIR] [--rounds N] [--only end-to-end|engine]``."""
+
+import argparse
+from pathlib import Path
+
+import uvloop
+
+from producers.simulator.generator import generate
+from producers.simulator.trace import read_trace
+from tests.benchmarks import end_to_end
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("--trace", type=Path, help="directory with an openb CSV pair; default: a generated cluster")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of the throughput rows")
+    parser.add_argument("--only", choices=["end-to-end", "engine"], help="run one part")
+    options = parser.parse_args()
+    trace = read_trace(options.trace) if options.trace else generate(1213, 8152, seed=1)
+    if options.only != "engine":
+        uvloop.run(end_to_end.report(trace, options.rounds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,493 @@
+"""The engine against an exhaustive search written straight from the rules, over random small clusters and event orders."""
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from consumers.allocator.engine import Policy, Snapshot, decide, fit, fits_on
+from schemas.cluster import GpuDevice, GpuInventory, Node, Oversubscription, Pool
+from schemas.decision import GpuGrant
+from schemas.ledger import Allocation
+from schemas.pod import GpuRequest
+from schemas.reasons import REASONS
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+NODES = ("n-a", "n-b", "n-c", "n-d", "n-e")
+ORDER = [reason.code for reason in REASONS]
+
+
+@dataclass
+class World:
+    """What the events said, kept as they said it."""
+
+    pools: dict[str, Pool] = field(default_factory=dict)
+    nodes: dict[str, Node] = field(default_factory=dict)
+    inventories: dict[str, list[GpuDevice]] = field(default_factory=dict)
+    allocations: dict[str, dict[str, Allocation]] = field(default_factory=dict)
+    frozen: set[str] = field(default_factory=set)
+
+
+@dataclass
+class Gpu:
+    device: GpuDevice
+    tflops_cap: int
+    vram_cap: int
+    tflops_free: int
+    vram_free: int
+
+
+def gpus_of(world: World, name: str) -> list[Gpu]:
+    node = world.nodes[name]
+    over = world.pools[node.pool].oversubscription
+    devices = sorted(world.inventories.get(name, []), key=lambda d: (d.index, d.uuid))
+    found = []
+    for device in devices:
+        extra = node.memory_bytes * over.host_memory // 100 + node.disk_bytes * over.host_disk // 100
+        tflops, vram = device.tflops_milli * over.tflops_ratio // 100, device.vram_bytes + extra // len(devices)
+        held = [g for a in world.allocations.get(name, {}).values() for g in a.gpus if g.uuid == device.uuid]
+        found.append(
+            Gpu(
+                device, tflops, vram, tflops - sum(g.tflops_milli for g in held), vram - sum(g.vram_bytes for g in held)
+            )
+        )
+    return found
+
+
+def asks(request: GpuRequest, device: GpuDevice) -> tuple[int, int]:
+    tflops = device.tflops_milli * request.compute_milli // 1000 if request.compute_milli else request.tflops_milli
+    vram = device.vram_bytes * request.vram_milli // 1000 if request.vram_milli else request.vram_bytes
+    return tflops, vram
+
+
+def left_of(world: World, name: str) -> tuple[int, int, int]:
+    node, held = world.nodes[name], world.allocations.get(name, {}).values()
+    return (
+        node.max_pods - len(held),
+        node.cpu_milli - sum(a.cpu_milli for a in held),
+        node.memory_bytes - sum(a.memory_bytes for a in held),
+    )
+
+
+Keep = Callable[[Gpu], bool]
+Refuses = Callable[[int, int], bool]
+
+
+def filters_of(world: World, name: str, request: GpuRequest) -> list[tuple[str, Keep, Refuses]]:
+    """Return the filters in order: code, which GPUs stay, and whether the node falls given the GPUs before and after."""
+    node, count, (pods, cpu, memory) = world.nodes[name], request.count, left_of(world, name)
+
+    def when(condition: bool) -> tuple[Keep, Refuses]:
+        return lambda _gpu: True, lambda _before, _after: condition
+
+    def below(before: int, after: int) -> bool:
+        return before >= count > after
+
+    def none_left(_before: int, after: int) -> bool:
+        return after == 0
+
+    found = [
+        ("NodeNotReady", *when(not node.ready or node.unschedulable)),
+        ("LedgerFrozen", *when(name in world.frozen)),
+    ]
+    if count:
+        found += [
+            ("InventoryMissing", *when(name not in world.inventories)),
+            ("GpuUnhealthy", lambda gpu: gpu.device.healthy, below),
+            ("GpuUsedByForeignAllocator", lambda gpu: not gpu.device.used_by, below),
+            ("VendorMismatch", lambda gpu: request.vendor in ("", gpu.device.vendor), below),
+            ("ModelMismatch", lambda gpu: not request.models or gpu.device.model in request.models, below),
+            ("TooFewGpus", *when(len(world.inventories.get(name, [])) < count)),
+            ("InsufficientCompute", lambda gpu: gpu.tflops_free >= asks(request, gpu.device)[0], none_left),
+            ("InsufficientVram", lambda gpu: gpu.vram_free >= asks(request, gpu.device)[1], none_left),
+            ("TooFewGpusOnOneNode", lambda _gpu: True, lambda _before, after: after < count),
+        ]
+    return [
+        *found,
+        ("TooManyPods", *when(pods < 1)),
+        ("InsufficientCpu", *when(0 < request.cpu_milli > cpu)),
+        ("InsufficientMemory", *when(0 < request.memory_bytes > memory)),
+    ]
+
+
+def run_filters(world: World, name: str, request: GpuRequest) -> tuple[str, dict[str, int], list[Gpu]]:
+    """Return the first refusing filter (empty if none), the GPUs that fell per filter, and the GPUs left standing."""
+    standing, fallen = gpus_of(world, name) if request.count else [], {}
+    for code, keep, refuses in filters_of(world, name, request):
+        before, standing = standing, [gpu for gpu in standing if keep(gpu)]
+        fallen[code] = len(before) - len(standing)
+        if refuses(len(before), len(standing)):
+            fallen[code] += len(standing)
+            return code, fallen, []
+    return "", fallen, standing
+
+
+def used_bp(free: int, capacity: int) -> int:
+    return max(0, min(10_000, (capacity - free) * 10_000 // capacity)) if capacity > 0 else 0
+
+
+def weighted(memory: int, compute: int, policy: Policy, *, free: bool) -> int:
+    if free:
+        memory, compute = 10_000 - memory, 10_000 - compute
+    exact = memory * policy.vram_weight + compute * policy.tflops_weight  # in 1/10,000 of a percent point
+    return max(0, min(100, exact // 10_000 + (exact % 10_000 >= 5_000)))
+
+
+def shares(gpu: Gpu) -> tuple[int, int]:
+    return used_bp(gpu.vram_free, gpu.vram_cap), used_bp(gpu.tflops_free, gpu.tflops_cap)
+
+
+def score(world: World, name: str, request: GpuRequest, policy: Policy) -> tuple[int, dict[str, int]]:
+    free = policy.name == "LowLoadFirst"
+    if request.count:
+        parts = [shares(gpu) for gpu in gpus_of(world, name)]
+        total = sum(weighted(vram, tflops, policy, free=free) for vram, tflops in parts) // len(parts)
+        means = {"vram": sum(v for v, _ in parts) // len(parts), "tflops": sum(t for _, t in parts) // len(parts)}
+    else:
+        node, (_, cpu, memory) = world.nodes[name], left_of(world, name)
+        means = {"memory": used_bp(memory, node.memory_bytes), "cpu": used_bp(cpu, node.cpu_milli)}
+        total = weighted(means["memory"], means["cpu"], policy, free=free)
+    return total, {key: (10_000 - bp if free else bp) // 100 for key, bp in means.items()}
+
+
+def search(world: World, request: GpuRequest, policy: Policy) -> dict[str, Any]:
+    members = sorted(name for name, node in world.nodes.items() if node.pool == request.pool)
+    if request.pool not in world.pools:
+        return {"node": "", "gpus": [], "reason": "PoolUnknown", "filters": [], "candidates": []}
+    if not members:
+        return {"node": "", "gpus": [], "reason": "PoolEmpty", "filters": [], "candidates": []}
+    refused: dict[str, list[str]] = {}
+    fallen: dict[str, int] = {}
+    fits: dict[str, list[Gpu]] = {}
+    for name in members:
+        code, gpus, standing = run_filters(world, name, request)
+        for key, count in gpus.items():
+            fallen[key] = fallen.get(key, 0) + count
+        if code:
+            refused.setdefault(code, []).append(name)
+        else:
+            fits[name] = standing
+    filters = [
+        (code, len(refused.get(code, [])), fallen.get(code, 0), tuple(refused.get(code, [])[:3]))
+        for code in ORDER
+        if refused.get(code) or fallen.get(code)
+    ]
+
+    def place(name: str) -> tuple[int, bytes, str]:
+        salted = hashlib.blake2b((policy.tie_salt + name).encode(), digest_size=16).digest()
+        return -score(world, name, request, policy)[0], salted if policy.tie_salt else b"", name
+
+    ranked = sorted(fits, key=place)
+    candidates = [(name, *score(world, name, request, policy)) for name in ranked[:3]]
+    if not ranked:
+        return {"node": "", "gpus": [], "reason": max(refused, key=ORDER.index), "filters": filters, "candidates": []}
+    most_used = policy.name == "CompactFirst"
+    gpus = fits[ranked[0]]
+    preferred = sorted(
+        range(len(gpus)), key=lambda slot: (-weighted(*shares(gpus[slot]), policy, free=not most_used), slot)
+    )
+    chosen = [gpus[slot].device for slot in sorted(preferred[: request.count])]
+    grants = [(d.uuid, d.index, *asks(request, d)) for d in chosen]
+    return {"node": ranked[0], "gpus": grants, "reason": "", "filters": filters, "candidates": candidates}
+
+
+def summary(snapshot: Snapshot, request: GpuRequest, policy: Policy) -> dict[str, Any]:
+    found = decide(snapshot, request, policy)
+    return {
+        "node": found.node,
+        "gpus": [(g.uuid, g.index, g.tflops_milli, g.vram_bytes) for g in found.gpus],
+        "reason": found.reason,
+        "filters": [(f.reason, f.nodes, f.gpus, f.examples) for f in found.filters],
+        "candidates": [(c.node, c.score, c.parts) for c in found.candidates],
+    }
+
+
+# Events. Each is (kind, arguments); small domains, so that they meet each other and fill up.
+
+amounts = st.integers(0, 9)
+names = st.sampled_from(NODES)
+pools = st.builds(
+    Pool,
+    name=st.sampled_from(["p", "p", "q"]),
+    oversubscription=st.builds(
+        Oversubscription,
+        tflops_ratio=st.sampled_from([100, 100, 150]),
+        host_memory=st.sampled_from([0, 50]),
+        host_disk=st.sampled_from([0, 70]),
+    ),
+)
+nodes = st.builds(
+    Node,
+    name=names,
+    pool=st.sampled_from(["p", "p", "p", "p", "q"]),
+    cpu_milli=amounts,
+    memory_bytes=st.integers(0, 12),
+    max_pods=st.integers(0, 6),
+    disk_bytes=amounts,
+    ready=st.sampled_from([True, True, True, False]),
+    unschedulable=st.sampled_from([False, False, False, True]),
+)
+often_zero = st.one_of(st.just(0), amounts)
+
+
+@st.composite
+def inventories(draw: st.DrawFn) -> GpuInventory:
+    name = draw(names)
+    device = st.tuples(
+        st.sampled_from(["A", "A", "B"]),
+        st.sampled_from(["N", "N", "M"]),
+        st.sampled_from([True, True, True, False]),
+        st.sampled_from(["", "", "", "plugin"]),
+        amounts,
+        amounts,
+        st.integers(0, 2),
+    )
+    gpus = [
+        GpuDevice(
+            uuid=f"{name}/{slot}", index=index, model=model, vendor=vendor, healthy=healthy, used_by=used_by,
+            tflops_milli=tflops, vram_bytes=vram,
+        )
+        for slot, (model, vendor, healthy, used_by, tflops, vram, index) in enumerate(draw(st.lists(device, max_size=4)))
+    ]  # fmt: skip
+    return GpuInventory(node=name, gpus=draw(st.permutations(gpus)), observed_at=AT)
+
+
+@st.composite
+def allocations(draw: st.DrawFn, node: str) -> Allocation:
+    grants = draw(st.dictionaries(st.integers(0, 4), st.tuples(amounts, amounts), max_size=2))
+    return Allocation(
+        pod_uid=draw(st.sampled_from(["u1", "u2", "u3", "u4"])),
+        namespace="ns",
+        name="pod",
+        pool="p",
+        gpus=tuple(
+            GpuGrant(uuid=f"{node}/{slot}", index=0, tflops_milli=tflops, vram_bytes=vram)
+            for slot, (tflops, vram) in grants.items()
+        ),
+        cpu_milli=draw(st.integers(0, 3)),
+        memory_bytes=draw(st.integers(0, 3)),
+    )
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> GpuRequest:
+    count = draw(st.integers(0, 3))
+    by_share, vram_by_share = draw(st.booleans()), draw(st.booleans())
+    share = st.sampled_from([0, 1, 250, 333, 500, 1000])
+    return GpuRequest(
+        pool=draw(st.sampled_from(["p", "p", "p", "q", "r"])),
+        count=count,
+        tflops_milli=0 if by_share or not count else draw(often_zero),
+        compute_milli=draw(share) if by_share and count else 0,
+        vram_bytes=0 if vram_by_share or not count else draw(often_zero),
+        vram_milli=draw(share) if vram_by_share and count else 0,
+        cpu_milli=draw(st.integers(0, 3)),
+        memory_bytes=draw(st.integers(0, 3)),
+        models=draw(st.sampled_from([(), (), ("A",), ("B", "A")])),
+        vendor=draw(st.sampled_from(["", "", "N"])),
+    )
+
+
+policies = st.builds(
+    Policy,
+    name=st.sampled_from(["NodeCompactGPULowLoad", "CompactFirst", "LowLoadFirst"]),
+    vram_weight=st.sampled_from([70, 0, 33, 100]),
+    tflops_weight=st.sampled_from([30, 0, 50, 100]),
+    tie_salt=st.sampled_from(["", "", "x", "y"]),
+)
+
+Event = tuple[str, tuple[Any, ...]]
+
+
+@st.composite
+def events(draw: st.DrawFn) -> Event:
+    kind = draw(
+        st.sampled_from(
+            [
+                *("put_node", "put_node", "put_inventory", "put_inventory", "add", "add", "remove", "remove"),
+                *("set_allocations", "put_pool", "freeze", "remove_node", "remove_inventory", "remove_pool"),
+            ]
+        )
+    )
+    node = draw(names)
+    arguments: dict[str, st.SearchStrategy[tuple[Any, ...]]] = {
+        "put_node": st.tuples(nodes),
+        "put_inventory": st.tuples(inventories()),
+        "put_pool": st.tuples(pools),
+        "add": st.tuples(st.just(node), allocations(node)),
+        "remove": st.tuples(st.just(node), st.sampled_from(["u1", "u2", "u3", "u4"])),
+        "set_allocations": st.tuples(
+            st.just(node), st.lists(allocations(node), max_size=3, unique_by=lambda a: a.pod_uid)
+        ),
+        "freeze": st.tuples(st.just(node)),
+        "remove_node": st.tuples(st.just(node)),
+        "remove_inventory": st.tuples(st.just(node)),
+        "remove_pool": st.tuples(st.sampled_from(["p", "q"])),
+    }
+    return kind, draw(arguments[kind])
+
+
+def apply(world: World, event: Event) -> None:
+    kind, (subject, *more) = event
+    if kind in ("put_pool", "put_node"):
+        {"put_pool": world.pools, "put_node": world.nodes}[kind][subject.name] = subject
+    elif kind in ("remove_pool", "remove_node", "remove_inventory"):
+        getattr(world, {"remove_pool": "pools", "remove_node": "nodes"}.get(kind, "inventories")).pop(subject, None)
+    elif kind == "put_inventory":
+        world.inventories[subject.node] = subject.gpus
+    elif kind == "add":
+        world.allocations.setdefault(subject, {})[more[0].pod_uid] = more[0]
+    elif kind == "remove":
+        world.allocations.get(subject, {}).pop(more[0], None)
+    elif kind == "set_allocations":
+        world.allocations[subject] = {allocation.pod_uid: allocation for allocation in more[0]}
+        world.frozen.discard(subject)
+    elif kind == "freeze":
+        world.frozen.add(subject)
+
+
+def tell(snapshot: Snapshot, told: Iterable[Event]) -> None:
+    for kind, arguments in told:
+        getattr(snapshot, kind)(*arguments)
+
+
+def retold(world: World) -> list[Event]:
+    """Return the fewest events that bring an empty snapshot to where the world is."""
+    told: list[Event] = [("put_pool", (pool,)) for pool in world.pools.values()]
+    told += [("put_node", (node,)) for node in world.nodes.values()]
+    told += [
+        ("put_inventory", (GpuInventory(node=name, gpus=gpus, observed_at=AT),))
+        for name, gpus in world.inventories.items()
+    ]
+    told += [("add", (name, held)) for name, holds in world.allocations.items() for held in holds.values()]
+    return told + [("freeze", (name,)) for name in world.frozen]
+
+
+@st.composite
+def starts(draw: st.DrawFn) -> list[Event]:
+    """Return a cluster of one to five nodes that mostly works, so that most decisions get past the first filters."""
+    told: list[Event] = [("put_pool", (draw(pools),)), ("put_pool", (Pool(name="p"),))]
+    for name in NODES[: draw(st.integers(1, 5))]:
+        gpus = [
+            GpuDevice(uuid=f"{name}/{slot}", index=slot, model="A", vendor="N", tflops_milli=8, vram_bytes=9)
+            for slot in range(draw(st.integers(0, 4)))
+        ]
+        told.append(("put_node", (Node(name=name, pool="p", cpu_milli=9, memory_bytes=9, max_pods=4),)))
+        told.append(("put_inventory", (GpuInventory(node=name, gpus=gpus, observed_at=AT),)))
+    return told
+
+
+relaxed = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+
+
+@settings(relaxed, max_examples=250)
+@given(
+    start=starts(),
+    steps=st.lists(st.one_of(events(), events(), st.booleans()), max_size=30),
+    asked=st.lists(st.tuples(requests(), policies), min_size=1, max_size=4),
+    few_rows=st.sampled_from([0, fit.FEW_ROWS]),
+)
+def test_decide_equals_exhaustive_search_whatever_it_has_cached(
+    start: list[Event], steps: list[Event | bool], asked: list[tuple[GpuRequest, Policy]], few_rows: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        # Changed rows are looked at one by one or as arrays; five nodes are too few to reach the arrays otherwise.
+        patch.setattr(fit, "FEW_ROWS", few_rows)
+        compare_through(start, steps, asked)
+
+
+def compare_through(start: list[Event], steps: list[Event | bool], asked: list[tuple[GpuRequest, Policy]]) -> None:
+    world, snapshot = World(), Snapshot()
+    for number, step in enumerate([*start, *steps]):
+        if isinstance(step, bool):
+            # Place a pod for real; the other value of the coin leaves changes to pile up between two looks.
+            request, policy = asked[number % len(asked)]
+            found = decide(snapshot, request, policy)
+            if step and found.node:
+                held = Allocation(
+                    pod_uid=f"pod-{number}", namespace="ns", name="pod", pool=request.pool, gpus=found.gpus
+                )
+                apply(world, ("add", (found.node, held)))
+                snapshot.add(found.node, held)
+            continue
+        apply(world, step)
+        tell(snapshot, [step])
+        if number % 3 or number < len(start):
+            continue
+        for request, policy in asked:
+            assert summary(snapshot, request, policy) == search(world, request, policy)
+    fresh = Snapshot()
+    tell(fresh, retold(world))
+    assert fresh.digest() == snapshot.digest()
+    for request, policy in asked:
+        assert decide(fresh, request, policy) == decide(snapshot, request, policy)
+        fitting = {name for name in NODES if fits_on(snapshot, request, name)}
+        members = [
+            name for name, node in world.nodes.items() if node.pool == request.pool and request.pool in world.pools
+        ]
+        assert fitting == {name for name in members if not run_filters(world, name, request)[0]}
+
+
+@settings(relaxed, max_examples=60)
+@given(told=starts(), more=st.lists(events(), max_size=8), request=requests(), policy=policies)
+def test_allocate_then_release_restores_the_snapshot_bit_for_bit(
+    told: list[Event], more: list[Event], request: GpuRequest, policy: Policy
+) -> None:
+    snapshot = Snapshot()
+    tell(snapshot, [*told, *more])
+    before, first = snapshot.digest(), decide(snapshot, request, policy)
+    if first.node:
+        snapshot.add(
+            first.node, Allocation(pod_uid="new", namespace="ns", name="pod", pool=request.pool, gpus=first.gpus)
+        )
+        assert snapshot.digest() != before
+        decide(snapshot, request, policy)
+        snapshot.remove(first.node, "new")
+    assert snapshot.digest() == before
+    assert decide(snapshot, request, policy) == first
+
+
+@settings(relaxed, max_examples=60)
+@given(told=starts(), more=st.lists(events(), max_size=12), request=requests(), policy=policies, data=st.data())
+def test_order_of_unrelated_events_does_not_matter(
+    told: list[Event], more: list[Event], request: GpuRequest, policy: Policy, data: st.DataObject
+) -> None:
+    world = World()
+    for event in [*told, *more]:
+        apply(world, event)
+    unrelated = retold(world)
+    one, other = Snapshot(), Snapshot()
+    tell(one, unrelated)
+    for event in data.draw(st.permutations(unrelated)):
+        tell(other, [event])
+        if data.draw(st.booleans()):
+            decide(other, request, policy)
+    assert one.digest() == other.digest()
+    assert decide(one, request, policy) == decide(other, request, policy)
+
+
+@settings(relaxed, max_examples=60)
+@given(told=starts(), asked=st.lists(requests(), min_size=1, max_size=25), policy=policies)
+def test_capacity_is_never_exceeded(told: list[Event], asked: list[GpuRequest], policy: Policy) -> None:
+    world, snapshot = World(), Snapshot()
+    tell(snapshot, told)
+    for event in told:
+        apply(world, event)
+    for number, request in enumerate(asked):
+        found = decide(snapshot, request, policy)
+        if found.node:
+            assert len({grant.uuid for grant in found.gpus}) == request.count
+            held = Allocation(
+                pod_uid=f"u-{number}", namespace="ns", name="pod", pool="p", gpus=found.gpus,
+                cpu_milli=request.cpu_milli, memory_bytes=request.memory_bytes,
+            )  # fmt: skip
+            snapshot.add(found.node, held)
+            apply(world, ("add", (found.node, held)))
+    for name in world.nodes:
+        assert min(left_of(world, name)) >= 0
+        assert all(gpu.tflops_free >= 0 and gpu.vram_free >= 0 for gpu in gpus_of(world, name))
