@@ -18,12 +18,20 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
     name: str
 
 
+class Presence(msgspec.Struct, frozen=True, kw_only=True):
+    """A process is alive. Said every few seconds, under a TTL; others divide work by it, and nothing depends on it."""
+
+    role: str
+    name: str
+
+
 EVENT_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     "gpubus.node.v1": Node,
     "gpubus.gpu.v1": GpuInventory,
     "gpubus.pool.v1": Pool,
     "gpubus.pod.v1": Pod,
     "gpubus.waiting.v1": Waiting,
+    "gpubus.presence.v1": Presence,
     "gpubus.usage.v1": NodeUsage,
     "gpubus.ledger.node.v1": NodeRecord,
     "gpubus.decision.v1": Decision,

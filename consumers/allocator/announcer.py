@@ -22,10 +22,14 @@ from consumers.allocator.waiting import WaitingPods
 from schemas.event import Event
 from schemas.ledger import NodeRecord
 from schemas.pod import Schedule, Waiting
+from schemas.registry import Presence
 
 log = logging.getLogger("gpubus.allocator")
 
 BATCHES_IN_FLIGHT: Final = 4
+
+PRESENCE_EVERY_S: Final = 3.0
+PRESENCE_TTL_S: Final = 10
 
 Outgoing = tuple[str, bytes, str]
 
@@ -42,10 +46,11 @@ _got = msgspec.json.Decoder(_Got)
 
 
 class Announcer:
-    """Publishes what an allocator decided, under its ``source``."""
+    """Publishes what the allocator called ``name`` decided, under its ``source``."""
 
-    def __init__(self, bus: Bus, source: str) -> None:
+    def __init__(self, bus: Bus, name: str, source: str) -> None:
         self._bus = bus
+        self._name = name
         self._source = source
         self._messages: list[Outgoing] = []
         self._tokens: list[object] = []
@@ -102,6 +107,32 @@ class Announcer:
         retries = [token for token in again if isinstance(token, Delivery)]
         if acks or retries:
             self._bus.spawn(self._answer(acks, retries), name="answer")
+
+    async def be_present(self) -> None:
+        """Say every few seconds that we are alive, and at the end that we are not."""
+        subject = subjects.state("allocator", self._name)
+        try:
+            while True:
+                now = datetime.now(UTC)
+                event = Event(
+                    id=f"{self._name}:{now.isoformat()}",
+                    source=self._source,
+                    type="gpubus.presence.v1",
+                    subject=self._name,
+                    time=now,
+                    data=Presence(role="allocator", name=self._name),
+                )
+                await self._say(subject, codec.encode(event), {"Nats-TTL": f"{PRESENCE_TTL_S}s"})
+                await asyncio.sleep(PRESENCE_EVERY_S)
+        finally:
+            if self._bus.client.is_connected:
+                await self._say(subject, b"", {"Nats-TTL": f"{PRESENCE_TTL_S}s"})
+
+    async def _say(self, subject: str, payload: bytes, headers: dict[str, str]) -> None:
+        try:
+            await self._bus.publisher.publish(subject, payload, headers=headers, timeout=PRESENCE_EVERY_S)
+        except (ApiError, PublishUnconfirmedError) as error:
+            log.info("%s could not say that it is alive: %s", self._name, error)
 
     async def stop(self) -> None:
         """Let what is on its way arrive."""
@@ -160,7 +191,7 @@ class Announcer:
         self._bus.spawn(self._clear(pod), name=f"clear-{pod.uid}")
 
     async def _clear(self, pod: Waiting) -> None:
-        headers = {"Nats-Rollup": "sub", "Nats-TTL": f"{TOMBSTONE_TTL_S}s"}
+        headers = {"Nats-TTL": f"{TOMBSTONE_TTL_S}s"}
         await self._bus.publisher.publish(waiting_subject(pod), b"", headers=headers)
 
     async def _repeat(self, command: Schedule, seq: int, token: object) -> None:

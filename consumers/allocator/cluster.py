@@ -10,7 +10,15 @@ from consumers.allocator.waiting import WaitingPods
 from schemas.cluster import GpuInventory, Node, Pool
 from schemas.pod import Waiting
 
-STATE_FILTERS = ("gpubus.state.pool.*", "gpubus.state.node.*", "gpubus.state.gpu.*", "gpubus.state.waiting.>")
+STATE_FILTERS = (
+    "gpubus.state.pool.*",
+    "gpubus.state.node.*",
+    "gpubus.state.gpu.*",
+    "gpubus.state.waiting.>",
+    "gpubus.state.allocator.*",
+)
+ALIVE_NS = 10 * 1_000_000_000
+"""An allocator that has not been heard of for this long is not counted among those that share the nodes."""
 
 
 class Cluster:
@@ -21,6 +29,7 @@ class Cluster:
         self.waiting = WaitingPods()
         self.state_seq = 0
         self.ledger_seq = 0
+        self._heard: dict[str, int] = {}
         self._grown: set[str] = set()
         self._recheck: set[str] = set()
         self._grew_at_state = 0
@@ -45,6 +54,8 @@ class Cluster:
                 self._on_inventory(node, record)
             case "pool", [pool]:
                 self._on_pool(pool, record)
+            case "allocator", [allocator]:
+                self._on_presence(allocator, record)
             case "waiting", [_, _, _]:
                 return self._on_waiting(record)
             case _:
@@ -83,6 +94,17 @@ class Cluster:
         for node in self.snapshot.nodes(name):
             self._grow_by_state(node, record.seq)
         self._recheck.update(self.waiting.all())
+
+    def _on_presence(self, name: str, record: Record) -> None:
+        if record.deleted:
+            self._heard.pop(name, None)
+        else:
+            self._heard[name] = record.time_ns
+
+    def allocators(self) -> list[str]:
+        """Return the names of the allocators that are alive, in order, by the server's clock alone."""
+        newest = max(self._heard.values(), default=0)
+        return sorted(name for name, heard in self._heard.items() if newest - heard < ALIVE_NS)
 
     def _on_waiting(self, record: Record) -> Waiting | None:
         if record.deleted:

@@ -80,8 +80,7 @@ class Core:
     """One allocator's mind.
 
     Args:
-        name: Identity of this allocator; also the salt of its tie-break order, so that allocators which see the same
-            state open different nodes and rarely collide.
+        name: Identity of this allocator.
         clock_us: Elapsed microseconds, for the duration noted in decisions and for nothing else.
     """
 
@@ -100,6 +99,7 @@ class Core:
         self._attempts: dict[str, tuple[Attempt, ...]] = {}
         self._removing: dict[str, Removal] = {}
         self._places = Places()
+        self._home = (0, 1)
         self._policies: dict[str, tuple[Pool | None, Policy]] = {}
 
     # Commands
@@ -140,9 +140,17 @@ class Core:
         known = self.snapshot.pools().get(pool)
         cached = self._policies.get(pool)
         if cached is None or cached[0] is not known:
-            cached = (known, Policy.of(known or Pool(name=pool), tie_salt=self.name))
+            cached = (known, Policy.of(known or Pool(name=pool), part=self._home[0], parts=self._home[1]))
             self._policies[pool] = cached
         return cached[1]
+
+    def _settle_home(self) -> None:
+        """Take the part of the nodes that falls to us among the allocators that are alive."""
+        alive = self.cluster.allocators()
+        home = (alive.index(self.name), len(alive)) if self.name in alive else (0, 1)
+        if home != self._home:
+            self._home = home
+            self._policies.clear()
 
     def _place(self, command: Schedule, token: object) -> None:
         self._ordinal += 1
@@ -455,6 +463,7 @@ class Core:
             UndecodableError: It cannot be read; see :meth:`Cluster.on_state`.
         """
         waiting = self.cluster.on_state(record)
+        self._settle_home()
         if waiting is not None and self._places.first(waiting.uid) is not None:
             self.effects.settled.append(waiting)
 

@@ -86,7 +86,7 @@ class Allocator:
         self.name = name
         self._source = f"/gpubus/allocator/{name}"
         self.core = Core(name, lambda: time.perf_counter_ns() // 1000)
-        self._announcer = Announcer(bus, self._source)
+        self._announcer = Announcer(bus, name, self._source)
         self._schedule = PullConsumer(bus, SCHEDULE, prefetch=2 * BATCH)
         self._release = PullConsumer(bus, RELEASE, prefetch=BATCH)
         self._sweeps = PullConsumer(bus, SWEEPS, prefetch=2)
@@ -107,7 +107,9 @@ class Allocator:
         await timers.tick_every(self._bus, "sweep", "waiting", SWEEP, now=now)
         loops = [
             self._bus.spawn(loop, name=f"{self.name}-{number}")
-            for number, loop in enumerate((self._scheduling(), self._releasing(), self._sweeping(), self._keeping()))
+            for number, loop in enumerate(
+                (self._scheduling(), self._releasing(), self._sweeping(), self._keeping(), self._announcer.be_present())
+            )
         ]
         if ready is not None:
             ready.set()

@@ -1,6 +1,5 @@
 """``gpubus dead``: look at messages that could not be handled, and give them another try."""
 
-
 import base64
 import re
 from pathlib import Path

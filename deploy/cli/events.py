@@ -1,6 +1,5 @@
 """``gpubus events``: what is said on the bus, decoded, as it is said or from history."""
 
-
 import base64
 import re
 import sys

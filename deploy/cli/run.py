@@ -117,7 +117,10 @@ async def _up(store: Path, port: int, replicas: int, *, simulate: tuple[int, int
     from deploy.local.server import LocalBus
 
     stop = stop_on_signals()
-    async with LocalBus(store, replicas=replicas, port=port) as local, await Bus.connect(local.urls, name="gpubus-up") as bus:
+    async with (
+        LocalBus(store, replicas=replicas, port=port) as local,
+        await Bus.connect(local.urls, name="gpubus-up") as bus,
+    ):
         await ensure_streams(bus, StreamLimits(replicas=replicas))
         ready = {role: asyncio.Event() for role in ROLES}
         tasks = [

@@ -1,6 +1,5 @@
 """``gpubus state``: what there is and how much of it is taken, per pool and node, folded from the bus."""
 
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 

@@ -1,6 +1,5 @@
 """``gpubus why``: everything the bus knows about one pod's placement, and what is true of it now."""
 
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 

@@ -21,7 +21,7 @@ log = logging.getLogger("gpubus.simulator")
 CHUNK: Final = 512
 """Messages on the way at once: enough to hide the round trip, few enough to be sent again quickly one by one."""
 
-_TOMBSTONE: Final = {"Nats-Rollup": "sub", "Nats-TTL": f"{TOMBSTONE_TTL_S}s"}
+_TOMBSTONE: Final = {"Nats-TTL": f"{TOMBSTONE_TTL_S}s"}
 
 
 class Speaker:

@@ -98,9 +98,7 @@ async def test_a_tombstone_is_seen_as_deletion(bus):
     seen: list[Record] = []
     follower = Follower(bus, "STATE", ["gpubus.state.>"], seen.append)
     await follower.start()
-    ack = await bus.publisher.publish(
-        subjects.state("node", "a"), b"", msg_id="a:gone", headers={"Nats-Rollup": "sub", "Nats-TTL": "60s"}
-    )
+    ack = await bus.publisher.publish(subjects.state("node", "a"), b"", msg_id="a:gone", headers={"Nats-TTL": "60s"})
     await follower.reached(ack.seq)
     assert seen[-1].deleted
     assert (await stream_info(bus, "STATE")).state.messages == 1

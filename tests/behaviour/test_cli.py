@@ -348,9 +348,7 @@ async def test_events_go_on_after_the_server_was_away(bus, ask, server):
 
 async def test_what_is_no_event_is_shown_as_such_and_cannot_steer_a_terminal(bus, ask):
     await bus.publisher.publish(subjects.state("node", "a"), b"\xff\x1b[2J{", msg_id="1")
-    await bus.publisher.publish(
-        subjects.state("node", "b"), b"", msg_id="2", headers={"Nats-Rollup": "sub", "Nats-TTL": "60s"}
-    )
+    await bus.publisher.publish(subjects.state("node", "b"), b"", msg_id="2", headers={"Nats-TTL": "60s"})
     await say(bus, subjects.state("node", "evil\x1b[2J\nname"), Node(name="x"), "3")
     pretty = json.dumps(json.loads(codec.encode(event(Node(name="é"), "4"))), indent=2).encode()
     await bus.publisher.publish(subjects.state("node", "c"), pretty, msg_id="4")

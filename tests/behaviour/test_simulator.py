@@ -15,12 +15,13 @@ from bus.consumer import ConsumerSpec, PullConsumer
 from bus.follower import Follower, Record
 from bus.streams import stream_info
 from producers.simulator.build import gpu_uuid, pod_uid
+from producers.simulator.pace import Pace
 from producers.simulator.service import Simulator
 from producers.simulator.trace import Trace, TraceNode, TracePod
 from schemas.cluster import Pool
 from schemas.decision import Basis, Decision, GpuGrant
 from schemas.event import Event
-from schemas.pod import Pod, Release, Schedule
+from schemas.pod import GpuRequest, Pod, Release, Schedule
 from tests.conftest import eventually
 
 POOL = Pool(name="p")
@@ -126,9 +127,7 @@ async def finished(simulator: Simulator, timeout: float = 10.0):
     return simulator.progress()
 
 
-async def as_schedule(name: str) -> Schedule:
-    from schemas.pod import GpuRequest
-
+def as_schedule(name: str) -> Schedule:
     return Schedule(namespace="default", name=name, uid=pod_uid(name), request=GpuRequest(pool="p"))
 
 
@@ -153,6 +152,7 @@ async def test_every_pod_is_offered_once_runs_where_it_was_placed_and_vanishes_w
     assert 0 < result.latency_p50_ms <= result.latency_p99_ms
     assert result.gpu_allocation_percent == pytest.approx(100 * result.running * 0.5 / 8)
     assert result.finished
+    assert result.events == 5 + 2 * 300 + 300 + 2 * len(released)
     assert result.double_started == 0
 
     await follower.reached((await stream_info(bus, "STATE")).state.last_seq)
@@ -195,7 +195,7 @@ async def test_a_pod_that_waits_and_is_woken_counts_once(bus, scheduler):
         result = await finished(simulator)
         assert (result.waiting, result.allocated, result.undecided) == (3, 0, 0)
         assert result.latency_p50_ms == 0
-        pod = await as_schedule("pod-1")
+        pod = as_schedule("pod-1")
         await scheduler.say(
             scheduler.decide(pod, "unschedulable"),
             scheduler.decide(pod, "allocated", "n1.x"),
@@ -211,7 +211,7 @@ async def test_it_is_not_finished_while_waiting_pods_are_being_woken(bus, schedu
     async with simulated(bus, trace(2)) as simulator:
         await eventually(lambda: simulator.progress().waiting == 2)
         await asyncio.sleep(0.7)
-        await scheduler.say(scheduler.decide(await as_schedule("pod-0"), "allocated", "n0.x"))
+        await scheduler.say(scheduler.decide(as_schedule("pod-0"), "allocated", "n0.x"))
         await asyncio.sleep(0.7)
         assert not simulator.finished.is_set()
         await finished(simulator)
@@ -220,7 +220,7 @@ async def test_it_is_not_finished_while_waiting_pods_are_being_woken(bus, schedu
 async def test_a_repeated_decision_changes_nothing_and_a_second_place_is_an_error(bus, scheduler):
     async with simulated(bus, trace(2)) as simulator:
         before = await finished(simulator)
-        pod = await as_schedule("pod-0")
+        pod = as_schedule("pod-0")
         await scheduler.say(scheduler.decide(pod, "allocated", "n0.x"))
         await bus.publisher.publish(subjects.decision("default", "pod-0"), b"not an event")
         await scheduler.say(scheduler.decide(pod, "allocated", "n1.x"))
@@ -235,7 +235,7 @@ async def test_what_is_given_to_a_pod_that_is_gone_is_released_again(bus, schedu
     async with simulated(bus, trace(20, runs_s=lambda i: 1 if i == 0 else None), window=1) as simulator:
         await finished(simulator)
         (first,) = scheduler.releases
-        pod = await as_schedule("pod-0")
+        pod = as_schedule("pod-0")
         # The decision that had placed it, once more: the same fact, and its release was asked for already.
         await scheduler.say(scheduler.decide(pod, "allocated", "n0.x", event_id=first.causationid))
         ghost = scheduler.decide(pod, "allocated", "n1.x")
@@ -264,7 +264,7 @@ async def test_it_waits_for_every_release_to_be_confirmed(bus, scheduler):
 async def test_an_evicted_pod_is_gone_and_needs_no_release(bus, scheduler):
     async with simulated(bus, trace(2)) as simulator:
         await finished(simulator)
-        await scheduler.say(scheduler.decide(await as_schedule("pod-0"), "evicted", "n0.x"))
+        await scheduler.say(scheduler.decide(as_schedule("pod-0"), "evicted", "n0.x"))
         await eventually(lambda: simulator.progress().running == 1)
         _, seen = await followed(bus, "gpubus.state.pod.>")
         await eventually(lambda: any(record.deleted for record in seen))
@@ -293,6 +293,19 @@ async def test_pods_are_offered_evenly_at_the_rate(bus, scheduler):
         await finished(simulator)
     assert arrived[100] - arrived[0] == pytest.approx(0.5, abs=0.15)
     assert arrived[50] - arrived[0] == pytest.approx(0.25, abs=0.15)
+
+
+def test_a_stall_is_made_up_for_by_a_second_and_no_more():
+    pace = Pace(100.0)
+    sent = 0
+    for step in range(101):
+        due = pace.due(step * 0.013, 500)
+        pace.spend(due)
+        sent += due
+    assert sent == 131
+    assert pace.due(1.8, 500) == pytest.approx(50, abs=1)
+    assert pace.due(99.0, 500) == 100
+    assert pace.due(99.0, 7) == 7
 
 
 @pytest.mark.usefixtures("scheduler")

@@ -1,23 +1,26 @@
 """How fast pods get their place, end to end, beside what the bus alone can do in the same run.
 
-Method: an embedded nats-server on R1 file storage, allocators in processes of their own. The throughput rows publish every
-pod as fast as the server takes them and stop the clock when the last decision is stored. The latency row offers 500 pods/s
+Method: an embedded nats-server on R1 file storage, allocators in processes of their own. The throughput rows queue every
+pod while the allocators' consumer is paused, start the clock when it is resumed, and stop it at the server's time stamp of
+the last decision: what is measured is allocators and server, not the feeder. The latency row offers 500 pods/s
 and measures from the publish of a pod to the arrival of its decision. The floor rows use the project's own publisher
 without any allocator: acknowledged publishes, and compare-and-set records, both pipelined.
 """
 
 import asyncio
+import json
 import statistics
 import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from bus import codec, subjects
 from bus.connection import Bus
 from bus.streams import ensure_streams, stream_info
+from consumers.allocator.service import SCHEDULE
 from deploy.local.audit import audit
 from deploy.local.processes import RoleProcess
 from deploy.local.server import LocalServer
@@ -79,6 +82,18 @@ async def floor() -> dict[str, float]:
         return {"publish": publishes, "cas": FLOOR_MESSAGES / (time.perf_counter() - started)}
 
 
+async def decided(bus: Bus, pods: int) -> None:
+    """Return when as many decisions are stored."""
+    while (await stream_info(bus, "DECISION")).state.messages < pods:  # noqa: ASYNC110  the server is what changes
+        await asyncio.sleep(0.02)
+
+
+async def last_stored(bus: Bus) -> datetime:
+    """Return when the newest decision was stored, by the server's clock, which is this machine's."""
+    state = json.loads(await bus.api("STREAM.INFO.DECISION"))["state"]
+    return datetime.fromisoformat(state["last_ts"])
+
+
 async def throughput(trace: Trace, allocators: int) -> dict[str, float]:
     """Return pods per second decided and committed when all come at once, and what it took."""
     now = datetime.now(UTC)
@@ -96,11 +111,13 @@ async def throughput(trace: Trace, allocators: int) -> dict[str, float]:
         await publish(bus, cluster)
         workers = [RoleProcess("allocator", [server.url]) for _ in range(allocators)]
         await asyncio.gather(*(worker.start() for worker in workers))
-        started = time.perf_counter()
+        pause = f"CONSUMER.PAUSE.{SCHEDULE.stream}.{SCHEDULE.durable}"
+        await bus.api(pause, {"pause_until": (now + timedelta(hours=1)).isoformat()})
         await publish(bus, commands)
-        while (await stream_info(bus, "DECISION")).state.messages < len(commands):
-            await asyncio.sleep(0.01)
-        seconds = time.perf_counter() - started
+        await bus.api(pause, {})
+        started = datetime.now(UTC)
+        await decided(bus, len(commands))
+        seconds = (await last_stored(bus) - started).total_seconds()
         await asyncio.gather(*(worker.stop() for worker in workers))
         found = await audit(bus)
     if found.violations or len(found.placed | found.refused) != len(commands):

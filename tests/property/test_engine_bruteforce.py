@@ -178,9 +178,9 @@ def search(world: World, request: GpuRequest, policy: Policy) -> dict[str, Any]:
         if refused.get(code) or fallen.get(code)
     ]
 
-    def place(name: str) -> tuple[int, bytes, str]:
-        salted = hashlib.blake2b((policy.tie_salt + name).encode(), digest_size=16).digest()
-        return -score(world, name, request, policy)[0], salted if policy.tie_salt else b"", name
+    def place(name: str) -> tuple[bool, int, str]:
+        part = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) % policy.parts
+        return part != policy.part, -score(world, name, request, policy)[0], name
 
     ranked = sorted(fits, key=place)
     candidates = [(name, *score(world, name, request, policy)) for name in ranked[:3]]
@@ -293,13 +293,17 @@ def requests(draw: st.DrawFn) -> GpuRequest:
     )
 
 
-policies = st.builds(
-    Policy,
-    name=st.sampled_from(["NodeCompactGPULowLoad", "CompactFirst", "LowLoadFirst"]),
-    vram_weight=st.sampled_from([70, 0, 33, 100]),
-    tflops_weight=st.sampled_from([30, 0, 50, 100]),
-    tie_salt=st.sampled_from(["", "", "x", "y"]),
-)
+@st.composite
+def policies(draw: st.DrawFn) -> Policy:
+    parts = draw(st.sampled_from([1, 1, 2, 3]))
+    return Policy(
+        name=draw(st.sampled_from(["NodeCompactGPULowLoad", "CompactFirst", "LowLoadFirst"])),
+        vram_weight=draw(st.sampled_from([70, 0, 33, 100])),
+        tflops_weight=draw(st.sampled_from([30, 0, 50, 100])),
+        parts=parts,
+        part=draw(st.integers(0, parts - 1)),
+    )
+
 
 Event = tuple[str, tuple[Any, ...]]
 
@@ -389,7 +393,7 @@ relaxed = settings(deadline=None, suppress_health_check=list(HealthCheck), deran
 @given(
     start=starts(),
     steps=st.lists(st.one_of(events(), events(), st.booleans()), max_size=30),
-    asked=st.lists(st.tuples(requests(), policies), min_size=1, max_size=4),
+    asked=st.lists(st.tuples(requests(), policies()), min_size=1, max_size=4),
     few_rows=st.sampled_from([0, fit.FEW_ROWS]),
 )
 def test_decide_equals_exhaustive_search_whatever_it_has_cached(
@@ -434,7 +438,7 @@ def compare_through(start: list[Event], steps: list[Event | bool], asked: list[t
 
 
 @settings(relaxed, max_examples=60)
-@given(told=starts(), more=st.lists(events(), max_size=8), request=requests(), policy=policies)
+@given(told=starts(), more=st.lists(events(), max_size=8), request=requests(), policy=policies())
 def test_allocate_then_release_restores_the_snapshot_bit_for_bit(
     told: list[Event], more: list[Event], request: GpuRequest, policy: Policy
 ) -> None:
@@ -453,7 +457,7 @@ def test_allocate_then_release_restores_the_snapshot_bit_for_bit(
 
 
 @settings(relaxed, max_examples=60)
-@given(told=starts(), more=st.lists(events(), max_size=12), request=requests(), policy=policies, data=st.data())
+@given(told=starts(), more=st.lists(events(), max_size=12), request=requests(), policy=policies(), data=st.data())
 def test_order_of_unrelated_events_does_not_matter(
     told: list[Event], more: list[Event], request: GpuRequest, policy: Policy, data: st.DataObject
 ) -> None:
@@ -472,7 +476,7 @@ def test_order_of_unrelated_events_does_not_matter(
 
 
 @settings(relaxed, max_examples=60)
-@given(told=starts(), asked=st.lists(requests(), min_size=1, max_size=25), policy=policies)
+@given(told=starts(), asked=st.lists(requests(), min_size=1, max_size=25), policy=policies())
 def test_capacity_is_never_exceeded(told: list[Event], asked: list[GpuRequest], policy: Policy) -> None:
     world, snapshot = World(), Snapshot()
     tell(snapshot, told)

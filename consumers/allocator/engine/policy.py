@@ -23,24 +23,29 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     * ``CompactFirst``: the most used node, on it the most used GPUs.
     * ``LowLoadFirst``: the least used node, on it the least used GPUs.
 
-    Equal nodes are taken in one fixed order: by name, or with a ``tie_salt`` by the digest of salt and name. Allocator
-    processes with different salts open different nodes and so collide less, while each still packs: a fresh random draw
-    per pod would scatter equal pods over empty nodes. Equal GPUs are taken by index, then UUID.
+    Equal nodes are taken by name, one fixed order for all time: a fresh random draw per pod would scatter equal pods over
+    empty nodes. Equal GPUs are taken by index, then UUID.
+
+    Allocators that run side by side would all choose the same node and overtake each other. So of ``parts`` allocators
+    each is at home on its own part of the nodes, by a digest of the node's name, and takes the best node there; only if
+    none fits at home does it look elsewhere. It packs within its part, and nothing depends on the parts being right.
 
     Attributes:
         name: Placement mode.
         vram_weight: Weight of VRAM in a GPU's score, in percent.
         tflops_weight: Weight of compute in a GPU's score, in percent.
-        tie_salt: Seed of the tie-break order; empty means by name.
+        parts: Number of parts that the nodes are divided into.
+        part: The one that is preferred, from 0.
 
     Raises:
-        ValueError: ``name`` is no placement mode, or a weight is not within 0..100.
+        ValueError: ``name`` is no placement mode, a weight is not within 0..100, or there is no such part.
     """
 
     name: PlacementMode = "NodeCompactGPULowLoad"
     vram_weight: int = 70
     tflops_weight: int = 30
-    tie_salt: str = ""
+    parts: int = 1
+    part: int = 0
 
     def __post_init__(self) -> None:
         if self.name not in MODES:
@@ -49,12 +54,18 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             weight = getattr(self, field)
             if not 0 <= weight <= 100:  # noqa: PLR2004
                 raise ValueError(f"{field} is {weight}: a weight is a percentage within 0..100")
+        if not 0 <= self.part < self.parts:
+            raise ValueError(f"part is {self.part} of {self.parts}: parts count from 0")
 
     @classmethod
-    def of(cls, pool: Pool, tie_salt: str = "") -> Self:
-        """Return the policy that a pool asks for, with an allocator's own tie-break order."""
+    def of(cls, pool: Pool, *, part: int = 0, parts: int = 1) -> Self:
+        """Return the policy that a pool asks for, for an allocator that is at home on ``part`` of ``parts``."""
         return cls(
-            name=pool.placement, vram_weight=pool.vram_weight, tflops_weight=pool.tflops_weight, tie_salt=tie_salt
+            name=pool.placement,
+            vram_weight=pool.vram_weight,
+            tflops_weight=pool.tflops_weight,
+            parts=parts,
+            part=part,
         )
 
     @cached_property
@@ -62,8 +73,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Hex digest of everything in the policy that can change a decision (BLAKE2b, 8 bytes, of canonical JSON)."""
         return blake2b(msgspec.json.encode(self, order="deterministic"), digest_size=8).hexdigest()
 
-    def order_key(self, node: str) -> tuple[bytes, str]:
-        """Return what equal nodes are ordered by; the smallest is taken."""
-        if not self.tie_salt:
-            return b"", node
-        return blake2b((self.tie_salt + node).encode(), digest_size=16).digest(), node
+    def at_home(self, node: str) -> bool:
+        """Whether the node belongs to the preferred part."""
+        if self.parts == 1:
+            return True
+        digest = blake2b(node.encode(), digest_size=8).digest()
+        return int.from_bytes(digest) % self.parts == self.part

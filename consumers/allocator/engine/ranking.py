@@ -10,7 +10,9 @@ from consumers.allocator.engine.score import node_parts, node_score
 from consumers.allocator.engine.table import Table
 from schemas.decision import Candidate
 
-ORDER_BITS: Final = 24
+ORDER_BITS: Final = 23
+HOME_BIT: Final = 30
+SCORE_MASK: Final = (1 << (HOME_BIT - ORDER_BITS)) - 1
 LAST: Final = (1 << ORDER_BITS) - 1
 REFUSED: Final = -1
 
@@ -19,7 +21,7 @@ class Ranking:
     """Score and tie-break order of every row under one policy, for pods with GPUs or for pods without.
 
     Attributes:
-        keys: ``score << 24 | (last - place in the tie-break order)``: the node to take is the one with the largest key.
+        keys: ``at home << 30 | score << 23 | (last - place by name)``: the node to take is the one with the largest key.
     """
 
     __slots__ = ("__weakref__", "_candidates", "_cursor", "_epoch", "_gpus", "_policy", "_table", "_ties", "keys")
@@ -63,14 +65,14 @@ class Ranking:
             host = self._table.hosts[row]
             assert host is not None  # noqa: S101
             parts = node_parts(host, self._policy, gpus=self._gpus)
-            found = Candidate(node=host.name, score=int(self.keys[row]) >> ORDER_BITS, parts=parts)
+            found = Candidate(node=host.name, score=(int(self.keys[row]) >> ORDER_BITS) & SCORE_MASK, parts=parts)
             self._candidates[row] = found
         return found
 
     def _order(self) -> None:
-        names, order_key = self._table.names, self._policy.order_key
+        names, at_home = self._table.names, self._policy.at_home
         self.keys = np.zeros(len(names), dtype=np.int32)
         self._ties = [0] * len(names)
-        placed = sorted((order_key(name), row) for row, name in enumerate(names))
-        for place, (_, row) in enumerate(placed):
-            self._ties[row] = LAST - place
+        placed = sorted((name, row) for row, name in enumerate(names))
+        for place, (name, row) in enumerate(placed):
+            self._ties[row] = (at_home(name) << HOME_BIT) | (LAST - place)

@@ -13,7 +13,7 @@ from schemas.cluster import Node, Pool
 from schemas.ledger import Allocation
 from schemas.pod import GpuRequest
 
-POLICIES = [Policy(name="CompactFirst"), Policy(name="LowLoadFirst", tie_salt="x"), Policy(vram_weight=100)]
+POLICIES = [Policy(name="CompactFirst"), Policy(name="LowLoadFirst", parts=3, part=1), Policy(vram_weight=100)]
 KINDS: list[dict[str, Any]] = [{}, {}, {"model": "T4"}, {"healthy": False}, {"vendor": "AMD"}, {"used_by": "plugin"}]
 
 

@@ -13,7 +13,9 @@ NAMES = ["n-a", "n-b", "n-c", "n-d", "n-e", "n-f"]
 
 def test_policy_of_pool() -> None:
     pool = Pool(name="p", placement="LowLoadFirst", vram_weight=20, tflops_weight=80)
-    assert Policy.of(pool, "s") == Policy(name="LowLoadFirst", vram_weight=20, tflops_weight=80, tie_salt="s")
+    assert Policy.of(pool, part=1, parts=2) == Policy(
+        name="LowLoadFirst", vram_weight=20, tflops_weight=80, part=1, parts=2
+    )
 
 
 def test_unknown_mode_names_the_value_and_the_words() -> None:
@@ -21,21 +23,24 @@ def test_unknown_mode_names_the_value_and_the_words() -> None:
         Policy(name="BestFit")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="vram_weight is 101"):
         Policy(vram_weight=101)
+    with pytest.raises(ValueError, match="part is 2 of 2"):
+        Policy(parts=2, part=2)
 
 
 def test_hash_covers_everything_that_can_change_a_decision() -> None:
     policies = [
-        Policy(), Policy(name="CompactFirst"), Policy(vram_weight=71), Policy(tflops_weight=31), Policy(tie_salt="a"),
+        Policy(), Policy(name="CompactFirst"), Policy(vram_weight=71), Policy(tflops_weight=31), Policy(parts=2),
+        Policy(parts=2, part=1),
     ]  # fmt: skip
     assert len({policy.hash for policy in policies}) == len(policies)
     assert Policy().hash == Policy(vram_weight=70).hash
     # Pinned: hashes are in the log, and a replay compares them.
-    assert Policy().hash == "38d0df2a581ad47b"
+    assert Policy().hash == "17d732138a3e2def"
 
 
 def test_decision_names_policy_and_engine(cluster: Any) -> None:
     cluster.node("n")
-    policy = Policy(name="CompactFirst", tie_salt="x")
+    policy = Policy(name="CompactFirst", parts=2)
     for found in (cluster.decide(policy), cluster.decide(policy, count=9), cluster.decide(policy, pool="typo")):
         assert (found.policy, found.policy_hash, found.engine) == ("CompactFirst", policy.hash, ENGINE_VERSION)
 
@@ -46,22 +51,25 @@ def test_equal_nodes_are_taken_by_name(cluster: Any) -> None:
     assert [c.node for c in cluster.decide().candidates] == NAMES[:3]
 
 
-def test_salt_gives_another_order_that_stays(cluster: Any) -> None:
+def test_an_allocator_packs_its_own_part_first_and_looks_elsewhere_when_nothing_fits_there(cluster: Any) -> None:
     for name in NAMES:
         cluster.node(name)
-    orders = []
-    for salt in ("a", "b", "c"):
-        expected = sorted(NAMES, key=lambda name: hashlib.blake2b((salt + name).encode(), digest_size=16).digest())
-        found = cluster.decide(Policy(tie_salt=salt))
-        assert [c.node for c in found.candidates] == expected[:3]
-        orders.append(expected)
-    assert len({tuple(order) for order in orders}) == 3
-    # A node that comes later finds its place in the same order, and a higher score beats it.
-    cluster.node("n-new")
-    grown = sorted([*NAMES, "n-new"], key=lambda name: hashlib.blake2b(("a" + name).encode(), digest_size=16).digest())
-    assert [c.node for c in cluster.decide(Policy(tie_salt="a")).candidates] == grown[:3]
-    cluster.fill(grown[-1], 0, vram=100)
-    assert cluster.decide(Policy(tie_salt="a")).node == grown[-1]
+
+    def part(name: str) -> int:
+        return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) % 2
+
+    for own in (0, 1):
+        policy = Policy(parts=2, part=own)
+        expected = sorted(NAMES, key=lambda name: (part(name) != own, name))
+        assert [c.node for c in cluster.decide(policy).candidates] == expected[:3]
+    home = [name for name in NAMES if part(name) == 0]
+    away = [name for name in NAMES if part(name) == 1]
+    # A fuller node elsewhere does not tempt it, as long as there is one at home.
+    cluster.fill(away[0], 0, vram=50)
+    assert cluster.decide(Policy(parts=2, part=0)).node == home[0]
+    for name in home:
+        cluster.fill(name, 0, vram=10**9)
+    assert cluster.decide(Policy(parts=2, part=0), vram_bytes=1).node == away[0]
 
 
 def test_equal_gpus_are_taken_by_index_then_uuid(cluster: Any) -> None:
