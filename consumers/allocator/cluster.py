@@ -1,6 +1,7 @@
 """What an allocator holds in memory of the cluster: the engine's snapshot, the waiting pods, and what has grown lately."""
 
 from collections.abc import Callable
+from itertools import islice
 
 from bus import codec, subjects
 from bus.errors import UndecodableError
@@ -17,6 +18,8 @@ STATE_FILTERS = (
     "gpubus.state.waiting.>",
     "gpubus.state.allocator.*",
 )
+RECHECK_AT_ONCE = 16
+
 ALIVE_NS = 10 * 1_000_000_000
 """An allocator that has not been heard of for this long is not counted among those that share the nodes."""
 
@@ -30,8 +33,8 @@ class Cluster:
         self.state_seq = 0
         self.ledger_seq = 0
         self._heard: dict[str, int] = {}
-        self._grown: set[str] = set()
-        self._recheck: set[str] = set()
+        self._grown: dict[str, None] = {}
+        self._recheck: dict[str, None] = {}
         self._grew_at_state = 0
         self._grew_at_ledger = 0
 
@@ -93,7 +96,7 @@ class Cluster:
         self.snapshot.put_pool(codec.decode_as(Pool, record.payload).data)
         for node in self.snapshot.nodes(name):
             self._grow_by_state(node, record.seq)
-        self._recheck.update(self.waiting.all())
+        self._recheck_all()
 
     def _on_presence(self, name: str, record: Record) -> None:
         if record.deleted:
@@ -114,27 +117,45 @@ class Cluster:
         self.waiting.put(record.subject, pod, record.seq)
         if pod.state_seq < self._grew_at_state or pod.ledger_seq < self._grew_at_ledger:
             # Capacity came between the decision that refused it and this record: nobody else will try it.
-            self._recheck.add(pod.uid)
+            self._recheck[pod.uid] = None
         return pod
 
     def _grow_by_state(self, node: str, seq: int) -> None:
-        self._grown.add(node)
+        self._grown[node] = None
         self._grew_at_state = seq
 
     def grow_by_ledger(self, node: str, seq: int) -> None:
         """The ledger record at ``seq`` gave something back on ``node``."""
-        self._grown.add(node)
+        self._grown[node] = None
         self._grew_at_ledger = max(self._grew_at_ledger, seq)
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether something has changed that may help a waiting pod."""
+        return bool(self._grown or self._recheck)
 
     def sweep(self) -> None:
         """Look at every waiting pod again, whatever happened: catches what events missed."""
         self.waiting.forget_wakes()
-        self._recheck.update(self.waiting.all())
+        self._recheck_all()
+
+    def _recheck_all(self) -> None:
+        self._recheck.update(dict.fromkeys(self.waiting.all()))
 
     def wake(self, policy_of: Callable[[str], Policy], busy: Callable[[str], bool]) -> list[tuple[Waiting, int]]:
-        """Return the waiting pods that what has grown since the last call could help, each with its record's sequence."""
-        grown, self._grown = self._grown, set()
-        recheck, self._recheck = self._recheck, set()
-        if not self.waiting or not (grown or recheck):
+        """Return waiting pods that what has grown could help, each with its record's sequence.
+
+        Looks at one node that has grown, or at a few pods to be looked at again, so that a call takes about a millisecond;
+        call it as long as :attr:`has_grown`.
+        """
+        grown = [next(iter(self._grown))] if self._grown else []
+        recheck = list(islice(self._recheck, RECHECK_AT_ONCE)) if not grown else []
+        for node in grown:
+            del self._grown[node]
+        for uid in recheck:
+            del self._recheck[uid]
+        if not self.waiting:
+            self._grown.clear()
+            self._recheck.clear()
             return []
-        return self.waiting.wake(self.snapshot, policy_of, grown=sorted(grown), recheck=recheck, busy=busy)
+        return self.waiting.wake(self.snapshot, policy_of, grown=grown, recheck=recheck, busy=busy)

@@ -23,7 +23,7 @@ from consumers.allocator.cluster import Cluster
 from consumers.allocator.engine import Policy, decide
 from consumers.allocator.places import Places
 from schemas.cluster import Pool
-from schemas.decision import Attempt, Basis, Decision
+from schemas.decision import Attempt, Basis, Decision, GpuGrant
 from schemas.ledger import Allocation, NodeRecord
 from schemas.pod import Release, Schedule, Waiting
 
@@ -110,12 +110,10 @@ class Core:
         if waiting_for is not None:  # redelivered while we are at it: only the newest delivery can be acknowledged
             waiting_for.token = token
             return
-        place = self._places.first(command.uid)
-        if place is not None:
-            self.counters.recovered += 1
-            self.effects.recoveries.append((command, place.node, place.seq, token))
-            return
-        self._place(command, token)
+        if self._places.first(command.uid) is not None:
+            self._recover(command, token)
+        else:
+            self._place(command, token)
 
     def release(self, command: Release, token: object) -> None:
         """Give back what a pod holds."""
@@ -130,10 +128,27 @@ class Core:
         elif place is not None:
             self._remove(place.node, command, token)
         elif (waiting := self.cluster.waiting.get(command.uid)) is not None:
-            decision = self._release_decision(command, None)
+            decision = self._release_decision(command, f"{command.reason} while waiting")
             self._announce(f"{command.uid}:{waiting.state_seq}:unplaced", decision, codec_raw(decision), token)
+        elif self._places.left(command.uid) is not None:
+            self.release_nothing(command, token)
         else:
             self.effects.unknown.append((command, token))
+
+    def release_nothing(self, command: Release, token: object) -> None:
+        """The pod holds nothing, or nothing any more: say so, because whoever asked may never have heard it."""
+        self._ordinal += 1
+        left = self._places.left(command.uid)
+        before = f" since ledger record {left.seq} of {left.node}" if left is not None else ""
+        decision = self._release_decision(command, f"{command.reason}: holds nothing{before}")
+        self._announce(f"{command.uid}:{self.name}:{self._ordinal}", decision, codec_raw(decision), token)
+
+    def _recover(self, command: Schedule, token: object) -> None:
+        """The pod has its place: only the announcement may be missing."""
+        place = self._places.first(command.uid)
+        if place is not None:
+            self.counters.recovered += 1
+            self.effects.recoveries.append((command, place.node, place.seq, token))
 
     def policy(self, pool: str) -> Policy:
         """Return the policy that this allocator decides under for a pool."""
@@ -196,14 +211,16 @@ class Core:
         if held is None:
             self.effects.done.append(token)
             return
-        decision = self._release_decision(command, held, node)
+        decision = self._release_decision(command, f"{command.reason}: gave back what it held", node, held.gpus)
         removal = Removal(command, token, decision, codec_raw(decision), silent)
         if not silent:
             self._removing[command.uid] = removal
         self.snapshot.remove(node, command.uid)
         self._queue(node, removal)
 
-    def _release_decision(self, command: Release, held: Allocation | None, node: str = "") -> Decision:
+    def _release_decision(
+        self, command: Release, message: str, node: str = "", gpus: tuple[GpuGrant, ...] = ()
+    ) -> Decision:
         return Decision(
             outcome="released",
             namespace=command.namespace,
@@ -213,11 +230,9 @@ class Core:
             allocator=self.name,
             basis=Basis(state=self.cluster.state_seq, ledger=self.cluster.ledger_seq, ordinal=self._ordinal),
             node=node,
-            gpus=held.gpus if held is not None else (),
+            gpus=gpus,
             reason=command.reason,
-            message=f"{command.reason}: gave back what it held"
-            if held is not None
-            else f"{command.reason} while waiting",
+            message=message,
         )
 
     def _queue(self, node: str, item: Item) -> None:
@@ -318,8 +333,11 @@ class Core:
         }
         items = book.overtaken()
         for uid in before.keys() - book.held.keys():
-            self._places.remove(uid, book.node)
+            self._places.remove(uid, book.node, seq)
             self.cluster.grow_by_ledger(book.node, seq)
+        for change in data.changes if data is not None else ():  # tells a new allocator who left just before it came
+            if change.op == "remove" and change.pod_uid not in book.held:
+                self._places.remove(change.pod_uid, book.node, seq)
         for uid in book.held.keys() - before.keys():
             self._places.add(uid, book.node, book.held[uid].since)
             self._withdraw(uid)
@@ -382,17 +400,18 @@ class Core:
                 self._attempts.pop(item.uid, None)
                 self._places.add(item.uid, commit.node, seq)
                 if self._undo_duplicate(item.uid, commit.node):
-                    self.effects.done.append(item.token)
+                    self._recover(item.command, item.token)  # whoever placed it first may have died over it
                     continue
                 self.counters.placed += 1
                 self._announce(f"{item.uid}:{seq}", item.decision, item.encoded, item.token)
             else:
-                self._places.remove(item.uid, commit.node)
+                self._places.remove(item.uid, commit.node, seq)
                 self.cluster.grow_by_ledger(commit.node, seq)
                 if item.silent:
                     continue
                 self.counters.released += 1
-                self._announce(f"{item.uid}:{seq}", item.decision, item.encoded, item.token)
+                # One record may both add and remove a pod, so the sequence alone does not tell the two decisions apart.
+                self._announce(f"{item.uid}:{seq}:released", item.decision, item.encoded, item.token)
 
     def _forget(self, item: Item) -> None:
         """The item is on its way no more."""

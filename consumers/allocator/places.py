@@ -1,6 +1,9 @@
-"""Where each pod stands in the ledger, first come first."""
+"""Where each pod stands in the ledger, first come first, and where those that left stood last."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+REMEMBERED: Final = 65_536
+"""Pods that left and are remembered: a release whose answer was lost comes again within a minute or so."""
 
 
 class Place(NamedTuple):
@@ -15,6 +18,7 @@ class Places:
 
     def __init__(self) -> None:
         self._places: dict[str, tuple[Place, ...]] = {}
+        self._left: dict[str, Place] = {}
 
     def __len__(self) -> int:
         return len(self._places)
@@ -33,8 +37,16 @@ class Places:
         elif place not in known:
             self._places[uid] = tuple(sorted((*known, place)))
 
-    def remove(self, uid: str, node: str) -> None:
-        """The pod is gone from ``node``."""
+    def left(self, uid: str) -> Place | None:
+        """Return the node that a pod stood on last and the sequence at which it left, if that is not too long ago."""
+        return self._left.get(uid)
+
+    def remove(self, uid: str, node: str, seq: int) -> None:
+        """The pod is gone from ``node`` since ``seq``."""
+        self._left.pop(uid, None)
+        self._left[uid] = Place(seq, node)
+        if len(self._left) > REMEMBERED:
+            del self._left[next(iter(self._left))]
         left = tuple(place for place in self._places.get(uid, ()) if place.node != node)
         if left:
             self._places[uid] = left

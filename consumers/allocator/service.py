@@ -45,6 +45,9 @@ LEASE_MARGIN_S: Final = 0.5
 OVERTAKER_S: Final = 1.0
 """After a conflict, how long to wait for the newer record before reading the ledger to its end."""
 
+WAKE_EVERY_S: Final = 0.002
+"""Pause between two looks at the waiting pods, each of about a millisecond: new pods must not wait for old ones."""
+
 SWEEP: Final = timedelta(seconds=30)
 UNKNOWN_RELEASE_TRIES: Final = 4
 
@@ -93,6 +96,7 @@ class Allocator:
         self._state = Follower(bus, STATE, STATE_FILTERS, self._on_state)
         self._ledger = Follower(bus, LEDGER, ["gpubus.ledger.>"], self._on_ledger, recreated=self.core.ledger_recreated)
         self._pump_due = False
+        self._wake_timer: asyncio.TimerHandle | None = None
         self._room = asyncio.Event()
         self._commits: set[asyncio.Task[None]] = set()
 
@@ -133,6 +137,8 @@ class Allocator:
         while time.monotonic() < deadline and (self.core.busy or self._commits or self._announcer.busy):
             self._pump()
             await asyncio.sleep(0.01)
+        if self._wake_timer is not None:
+            self._wake_timer.cancel()
         await end(*self._commits)
         await self._announcer.stop()
 
@@ -167,10 +173,13 @@ class Allocator:
     async def _give_up_unknown(self) -> None:
         """Its schedule command may still be under way: look again a few times, then there is nothing to give back."""
         unknown, self.core.effects.unknown = self.core.effects.unknown, []
-        for _, token in unknown:
+        for command, token in unknown:
             if isinstance(token, Delivery):
                 tries = token.position.deliveries
-                await (token.retry(0.5 * 2**tries) if tries < UNKNOWN_RELEASE_TRIES else token.ack())
+                if tries < UNKNOWN_RELEASE_TRIES:
+                    await token.retry(0.5 * 2**tries)
+                else:
+                    self.core.release_nothing(command, token)
 
     async def _sweeping(self) -> None:
         while batch := await self._sweeps.take(1):
@@ -252,7 +261,7 @@ class Allocator:
     def _pump(self) -> None:
         """Carry out everything the core has decided so far."""
         self._pump_due = False
-        self._announcer.wake(self.core.wake())
+        self._wake_waiting()
         self.core.flush()
         effects = self.core.take_effects()
         self.core.effects.unknown = effects.unknown
@@ -267,6 +276,17 @@ class Allocator:
         self._announcer.answer(effects.done, effects.again)
         if self.core.pending <= MAX_PENDING:
             self._room.set()
+
+    def _wake_waiting(self) -> None:
+        """Try the waiting pods again after something has grown, a little at a time."""
+        if not self.core.cluster.has_grown or self._wake_timer is not None:
+            return
+        self._announcer.wake(self.core.wake())
+        self._wake_timer = asyncio.get_running_loop().call_later(WAKE_EVERY_S, self._wake_again)
+
+    def _wake_again(self) -> None:
+        self._wake_timer = None
+        self._pump_soon()
 
     async def _commit(self, commit: Commit) -> None:
         event = Event(

@@ -70,8 +70,9 @@ class WaitingPods:
         """
         shapes: dict[GpuRequest, bool] = {}
         nodes, tried = tuple(grown), set(recheck)
+        among = self._pods if nodes else [uid for uid in recheck if uid in self._pods]
         order = sorted(
-            (entry for uid, entry in self._pods.items() if uid not in self._woken and not busy(uid)),
+            (self._pods[uid] for uid in among if uid not in self._woken and not busy(uid)),
             key=lambda entry: (-entry[0].request.priority, entry[0].since, entry[0].uid),
         )
         woken: list[tuple[Waiting, int]] = []
