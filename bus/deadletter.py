@@ -7,21 +7,19 @@ letter. ``retry`` publishes the original where it was and drops the letter.
 import logging
 import time
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from bus.codec import decode_as, encode
 from bus.connection import Bus
-from bus.errors import ApiError, BusError, UndecodableError
+from bus.errors import NO_MESSAGE, ApiError, BusError, UndecodableError
 from bus.streams import DEAD, LEDGER, STATE
 from bus.subjects import subject, token
 from schemas.deadletter import DeadLetter
 from schemas.event import Event, utc
 
 log = logging.getLogger("gpubus.bus")
-
-_NO_MESSAGE: Final = 10037
 
 
 class NoSuchLetterError(BusError):
@@ -119,6 +117,6 @@ async def _get(bus: Bus, request: dict[str, Any]) -> _StoredMessage | None:
     try:
         return _got.decode(await bus.api(f"STREAM.MSG.GET.{DEAD}", request)).message
     except ApiError as error:
-        if error.err_code == _NO_MESSAGE:
+        if error.err_code == NO_MESSAGE:
             return None
         raise

@@ -1,5 +1,11 @@
 """What can go wrong on the bus, each as a type with the facts in fields."""
 
+from typing import Final
+
+
+NO_MESSAGE: Final = 10037
+"""``err_code`` of an :class:`ApiError`: the stream holds no such message."""
+
 
 class BusError(Exception):
     """Base of all errors of the bus."""

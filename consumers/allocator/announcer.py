@@ -15,9 +15,9 @@ import msgspec
 from bus import codec, subjects
 from bus.connection import Bus
 from bus.consumer import Delivery
-from bus.errors import ApiError, PublishUnconfirmedError, UndecodableError
+from bus.errors import NO_MESSAGE, ApiError, ConflictError, PublishUnconfirmedError, UndecodableError
 from bus.streams import LEDGER, TOMBSTONE_TTL_S
-from consumers.allocator.core import Announcement
+from consumers.allocator.core import Announcement, Recovery
 from consumers.allocator.waiting import WaitingPods
 from schemas.event import Event
 from schemas.ledger import NodeRecord
@@ -76,8 +76,8 @@ class Announcer:
             self._messages.append((subjects.decision(said.namespace, said.name), codec.encode(event), said.id))
             if said.refused is not None:
                 self._messages.append(self._waiting_record(said, said.refused, waiting.get(said.refused.uid), now))
-            elif said.placed and (pod := waiting.get(said.placed)) is not None:
-                self.clear(pod)
+            elif said.placed and (entry := waiting.get(said.placed)) is not None:
+                self.clear(*entry)
             self._tokens.append(said.token)
         self._send()
 
@@ -96,10 +96,10 @@ class Announcer:
             self._messages.append((subjects.work("schedule", pod.request.pool), codec.encode(event), event.id))
         self._send()
 
-    def recover(self, found: Iterable[tuple[Schedule, str, int, object]]) -> None:
-        """Repeat the announcement of pods that a redelivered command finds in the ledger."""
-        for command, _node, seq, token in found:
-            self._bus.spawn(self._repeat(command, seq, token), name=f"recover-{command.uid}")
+    def recover(self, recoveries: Iterable[Recovery]) -> None:
+        """Repeat the announcement of pods that are found in the ledger, by a redelivered command for example."""
+        for found in recoveries:
+            self._bus.spawn(self._repeat(found), name=f"recover-{found.command.uid}")
 
     def answer(self, done: Iterable[object], again: Iterable[object]) -> None:
         """Acknowledge, or give back, commands that need no announcement."""
@@ -138,7 +138,9 @@ class Announcer:
         """Let what is on its way arrive."""
         await asyncio.gather(*self._sending, return_exceptions=True)
 
-    def _waiting_record(self, said: Announcement, command: Schedule, before: Waiting | None, now: datetime) -> Outgoing:
+    def _waiting_record(
+        self, said: Announcement, command: Schedule, before: tuple[Waiting, int] | None, now: datetime
+    ) -> Outgoing:
         pod = Waiting(
             namespace=command.namespace,
             name=command.name,
@@ -147,7 +149,7 @@ class Announcer:
             reason=said.reason,
             state_seq=said.basis.state if said.basis is not None else 0,
             ledger_seq=said.basis.ledger if said.basis is not None else 0,
-            since=before.since if before is not None else now,
+            since=before[0].since if before is not None else now,
         )
         event = Event(
             id=f"{said.id}:waiting",
@@ -186,20 +188,28 @@ class Announcer:
         for delivery in retries:
             await delivery.retry()
 
-    def clear(self, pod: Waiting) -> None:
-        """The pod waits no more: a tombstone replaces its record."""
-        self._bus.spawn(self._clear(pod), name=f"clear-{pod.uid}")
+    def clear(self, pod: Waiting, seq: int) -> None:
+        """The pod waits no more: a tombstone replaces its record, the one at ``seq`` and no newer one."""
+        self._bus.spawn(self._clear(pod, seq), name=f"clear-{pod.uid}")
 
-    async def _clear(self, pod: Waiting) -> None:
+    async def _clear(self, pod: Waiting, seq: int) -> None:
         headers = {"Nats-TTL": f"{TOMBSTONE_TTL_S}s"}
-        await self._bus.publisher.publish(waiting_subject(pod), b"", headers=headers)
+        try:
+            await self._bus.publisher.publish(waiting_subject(pod), b"", expected=seq, headers=headers)
+        except ConflictError:
+            log.debug("the waiting record of pod %s is cleared already, or a newer one is there", pod.uid)
+        except (ApiError, PublishUnconfirmedError) as error:
+            log.warning("clearing the waiting record of pod %s: %s; the next sweep will", pod.uid, error)
 
-    async def _repeat(self, command: Schedule, seq: int, token: object) -> None:
+    async def _repeat(self, recovery: Recovery) -> None:
         """The decision is kept in the ledger record that carried it out: announce exactly that one."""
+        command, seq = recovery.command, recovery.seq
         try:
             found = _got.decode(await self._bus.api(f"STREAM.MSG.GET.{LEDGER}", {"seq": seq}))
             record = codec.decode_as(NodeRecord, found.message.data).data
         except (ApiError, UndecodableError) as error:
+            if isinstance(error, ApiError) and error.err_code != NO_MESSAGE:
+                raise  # the server cannot say just now: the command is redelivered
             log.info("pod %s/%s: its ledger record %d is gone: %s", command.namespace, command.name, seq, error)
         else:
             for change in record.changes:
@@ -214,8 +224,10 @@ class Announcer:
                     )
                     subject = subjects.decision(command.namespace, command.name)
                     await self._bus.publisher.publish(subject, codec.encode(event), msg_id=event.id)
-        if isinstance(token, Delivery):
-            await token.ack()
+        if recovery.waiting is not None:
+            await self._clear(*recovery.waiting)
+        if isinstance(recovery.token, Delivery):
+            await recovery.token.ack()
 
 
 def waiting_subject(pod: Waiting) -> str:

@@ -48,17 +48,27 @@ class Announcement:
 
 
 @dataclass(slots=True)
+class Recovery:
+    """A pod that is in the ledger already, since ``seq``: repeat what that record announced.
+
+    Then its waiting record, if it has one, is to be cleared, and ``token`` acknowledged.
+    """
+
+    command: Schedule
+    seq: int
+    token: object
+    waiting: tuple[Waiting, int] | None
+
+
+@dataclass(slots=True)
 class Effects:
     """What the shell has to do, in no particular order."""
 
     commits: list[Commit] = field(default_factory=list)
     announcements: list[Announcement] = field(default_factory=list)
-    recoveries: list[tuple[Schedule, str, int, object]] = field(default_factory=list)
-    """Pods that are in the ledger already: (command, node, sequence that added it, token)."""
+    recoveries: list[Recovery] = field(default_factory=list)
     done: list[object] = field(default_factory=list)
     again: list[object] = field(default_factory=list)
-    settled: list[Waiting] = field(default_factory=list)
-    """Pods that count as waiting although the ledger holds them: their records are to be cleared."""
     unknown: list[tuple[Release, object]] = field(default_factory=list)
     """Releases of pods that nothing is known of, as yet."""
 
@@ -129,7 +139,7 @@ class Core:
             self._remove(place.node, command, token)
         elif (waiting := self.cluster.waiting.get(command.uid)) is not None:
             decision = self._release_decision(command, f"{command.reason} while waiting")
-            self._announce(f"{command.uid}:{waiting.state_seq}:unplaced", decision, codec_raw(decision), token)
+            self._announce(f"{command.uid}:{waiting[1]}:unplaced", decision, codec_raw(decision), token)
         elif self._places.left(command.uid) is not None:
             self.release_nothing(command, token)
         else:
@@ -148,7 +158,8 @@ class Core:
         place = self._places.first(command.uid)
         if place is not None:
             self.counters.recovered += 1
-            self.effects.recoveries.append((command, place.node, place.seq, token))
+            waiting = self.cluster.waiting.get(command.uid)
+            self.effects.recoveries.append(Recovery(command, place.seq, token, waiting))
 
     def policy(self, pool: str) -> Policy:
         """Return the policy that this allocator decides under for a pool."""
@@ -468,6 +479,15 @@ class Core:
                     self.effects.again.append(item.token)
             book.unseen.clear()
 
+    def sweep(self) -> None:
+        """Look at everything again that events or their readers may have missed."""
+        self.cluster.sweep()
+        self.undo_duplicates()
+        for uid in self.cluster.waiting.all():
+            entry = self.cluster.waiting.get(uid)
+            if entry is not None:
+                self._settle_waiting(entry[0])
+
     def undo_duplicates(self) -> None:
         """Take back every later placement of a pod that stands on two nodes, whoever made it and died over it."""
         for uid, place in self._places.later():
@@ -483,8 +503,12 @@ class Core:
         """
         waiting = self.cluster.on_state(record)
         self._settle_home()
-        if waiting is not None and self._places.first(waiting.uid) is not None:
-            self.effects.settled.append(waiting)
+        if waiting is not None:
+            self._settle_waiting(waiting)
+
+    def _settle_waiting(self, pod: Waiting) -> None:
+        """A pod that stands somewhere waits no more: one allocator refused it while another placed it, and may have died."""
+        self._recover(Schedule(namespace=pod.namespace, name=pod.name, uid=pod.uid, request=pod.request), None)
 
     def wake(self) -> list[tuple[Waiting, int]]:
         """Return the waiting pods to try again after what has grown; see :meth:`Cluster.wake`."""

@@ -183,8 +183,7 @@ class Allocator:
 
     async def _sweeping(self) -> None:
         while batch := await self._sweeps.take(1):
-            self.core.cluster.sweep()
-            self.core.undo_duplicates()
+            self.core.sweep()
             self._pump()
             for delivery in batch:
                 await delivery.ack()
@@ -270,8 +269,6 @@ class Allocator:
             self._commits.add(task)
             task.add_done_callback(self._commits.discard)
         self._announcer.announce(effects.announcements, self.core.cluster.waiting)
-        for pod in effects.settled:
-            self._announcer.clear(pod)
         self._announcer.recover(effects.recoveries)
         self._announcer.answer(effects.done, effects.again)
         if self.core.pending <= MAX_PENDING:

@@ -22,13 +22,14 @@ class WaitingPods:
     def __len__(self) -> int:
         return len(self._pods)
 
-    def get(self, uid: str) -> Waiting | None:
-        """Return the record of a waiting pod."""
-        entry = self._pods.get(uid)
-        return entry[0] if entry is not None else None
+    def get(self, uid: str) -> tuple[Waiting, int] | None:
+        """Return the record of a waiting pod and its sequence."""
+        return self._pods.get(uid)
 
     def put(self, subject: str, pod: Waiting, seq: int) -> None:
-        """A pod waits, or waits anew after another try."""
+        """A pod waits, or waits anew after another try. It replaces an earlier pod of the same name."""
+        if self._by_subject.get(subject, pod.uid) != pod.uid:
+            self.drop(subject)
         self._pods[pod.uid] = (pod, seq)
         self._by_subject[subject] = pod.uid
         self._woken.discard(pod.uid)

@@ -135,7 +135,7 @@ async def _up(store: Path, port: int, replicas: int, *, simulate: tuple[int, int
         await asyncio.wait([asyncio.create_task(e.wait()) for e in ready.values()], timeout=30.0)
         print(f"gpubus is up at {','.join(local.urls)} with {', '.join(ROLES)}; Ctrl-C stops it", flush=True)
         if simulate[0]:
-            tasks.append(asyncio.create_task(_ended(_simulate(bus, *simulate, stop), stop)))
+            tasks.append(asyncio.create_task(_ended(_simulate(bus, simulate, stop), stop)))
         await asyncio.gather(*tasks)
 
 
@@ -147,9 +147,10 @@ async def _ended(work: Awaitable[None], stop: asyncio.Event) -> None:
         stop.set()
 
 
-async def _simulate(bus: "Bus", nodes: int, pods: int, rate: float, seed: int, stop: asyncio.Event) -> None:
+async def _simulate(bus: "Bus", size: tuple[int, int, float, int], stop: asyncio.Event) -> None:
     from producers.simulator.generator import generate
     from producers.simulator.service import Simulator
     from schemas.cluster import Pool
 
+    nodes, pods, rate, seed = size
     await Simulator(bus, generate(nodes, pods, seed), pool=Pool(name="demo"), rate=rate, seed=seed).run(stop)

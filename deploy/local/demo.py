@@ -173,7 +173,7 @@ class Demo:
 
     async def _kill_half_way(self, simulator: Simulator, workers: list[RoleProcess]) -> None:
         half = len(self.trace.pods) // 2
-        while simulator.progress().offered < half:
+        while simulator.progress().offered < half:  # noqa: ASYNC110  progress has no event to wait for
             await asyncio.sleep(0.02)
         await workers[0].kill()
         self._killed += 1
