@@ -36,9 +36,14 @@ DEDUPE_WINDOW_S: Final = 120
 
 
 class StreamLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an operator may set: replicas (1 or 3) and how much each stream may hold, in bytes."""
+    """What an operator may set: replicas (1 or 3), how much each stream may hold, in bytes, and how much history.
+
+    Attributes:
+        ledger_revisions: Records kept per node; -1 keeps all, so that the whole history can be audited.
+    """
 
     replicas: int = 1
+    ledger_revisions: int = 1000
     state_bytes: int = 2 * GIB
     ledger_bytes: int = 8 * GIB
     decision_bytes: int = 8 * GIB
@@ -78,7 +83,7 @@ def declarations(limits: StreamLimits) -> tuple[StreamConfig, ...]:
             LEDGER,
             ["gpubus.ledger.>"],
             limits.ledger_bytes,
-            max_msgs_per_subject=1000,
+            max_msgs_per_subject=limits.ledger_revisions,
             discard=DiscardPolicy.NEW,
             allow_atomic=True,
             allow_msg_ttl=True,
@@ -142,8 +147,13 @@ _NO_SUITABLE_PEERS: Final = 10005
 _STREAM_EXISTS: Final = 10058
 
 
-async def ensure_streams(bus: Bus, limits: StreamLimits | None = None, *, timeout: float = 30.0) -> None:
-    """Create or update every stream; safe to call from many processes at once.
+async def ensure_streams(
+    bus: Bus, limits: StreamLimits | None = None, *, update: bool = True, timeout: float = 30.0
+) -> None:
+    """Create every stream that is missing; safe to call from many processes at once.
+
+    With ``update`` those that are there are brought to ``limits``. A role that merely starts must not do that: it would
+    undo what an operator has set.
 
     A cluster that has just started answers 503 or nothing for a second or two, so this tries again until ``timeout``.
 
@@ -154,7 +164,7 @@ async def ensure_streams(bus: Bus, limits: StreamLimits | None = None, *, timeou
     for config in declarations(limits or StreamLimits()):
         while True:
             try:
-                await _ensure(bus, config)
+                await _ensure(bus, config, update=update)
                 break
             except (nats.errors.Error, TimeoutError) as error:
                 cause = str(error) or type(error).__name__
@@ -167,14 +177,15 @@ async def ensure_streams(bus: Bus, limits: StreamLimits | None = None, *, timeou
             await asyncio.sleep(0.1)
 
 
-async def _ensure(bus: Bus, config: StreamConfig) -> None:
+async def _ensure(bus: Bus, config: StreamConfig, *, update: bool) -> None:
     body = config.as_dict()
     try:
         await bus.api(f"STREAM.CREATE.{config.name}", body)
     except ApiError as error:
         if error.err_code != _STREAM_EXISTS:
             raise
-        await bus.api(f"STREAM.UPDATE.{config.name}", body)
+        if update:
+            await bus.api(f"STREAM.UPDATE.{config.name}", body)
 
 
 async def require_streams(bus: Bus) -> None:

@@ -28,7 +28,7 @@ def check(*, nats: NatsOption = None, store: StoreOption = None, as_json: JsonOp
         print_json(
             {
                 "records": found.records,
-                "first_sequence": found.first_ledger_seq,
+                "complete": found.complete,
                 "pods_placed": len(found.placed),
                 "pods_holding": found.holding,
                 "double_allocations": found.double_allocations,
@@ -36,8 +36,9 @@ def check(*, nats: NatsOption = None, store: StoreOption = None, as_json: JsonOp
             }
         )
     else:
+        history = "the whole history" if found.complete else "older ones have been dropped by retention"
         print(
-            f"{found.records} ledger records from sequence {found.first_ledger_seq}: {len(found.placed)} pods placed, "
+            f"{found.records} ledger records, {history}: {len(found.placed)} pods placed, "
             f"{found.holding} hold something now, {len(found.violations)} violations"
         )
         for violation in found.violations:

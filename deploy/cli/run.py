@@ -25,7 +25,7 @@ def role(
     *,
     nats: NatsOption = None,
     name: Annotated[str | None, typer.Option("--name", help="Unique name of this process. [default: made up]")] = None,
-    replicas: ReplicasOption = 1,
+    replicas: Annotated[int, typer.Option("--replicas", help="Copies of streams that it has to create: 1 or 3.")] = 1,
     exit_with_stdin: Annotated[bool, typer.Option("--exit-with-stdin", hidden=True)] = False,
 ) -> None:
     """Run one role until SIGTERM; any number of processes may run the same.
@@ -65,7 +65,7 @@ async def _run_role(role: str, urls: list[str], name: str | None, replicas: int,
         asyncio.get_running_loop().add_reader(sys.stdin, _on_stdin_closed, stop)
     name = name or unique_name(role)
     async with await Bus.connect(urls, name=name, timeout=30.0) as bus:
-        await ensure_streams(bus, StreamLimits(replicas=replicas))
+        await ensure_streams(bus, StreamLimits(replicas=replicas), update=False)
         announcing = asyncio.create_task(_announce(ready, f"ready {name}"))
         try:
             await ROLES[role](bus, name, stop, ready)

@@ -7,7 +7,7 @@ from bus.connection import Bus
 from bus.errors import UndecodableError
 from bus.follower import Record
 from bus.invariants import LedgerChecker, Limits, Violation, limits_of
-from bus.streams import DECISION, LEDGER, STATE
+from bus.streams import DECISION, LEDGER, STATE, stream_info
 from bus.subjects import names
 from schemas.cluster import GpuInventory, Node, Pool
 from schemas.decision import Decision
@@ -22,7 +22,7 @@ class Audit(msgspec.Struct, kw_only=True):
         physical_tflops_milli: Compute of all GPUs.
         granted_tflops_milli: Compute that the newest ledger records give out.
         records: Ledger records read.
-        first_ledger_seq: Oldest record that is still there; above 1 the history is not complete.
+        complete: Whether every record ever written is still there. If not, ``placed`` lacks pods that left long ago.
         placed: UIDs of pods that the ledger has held at some time.
         holding: Pods that the ledger holds now.
         refused: UIDs of pods whose newest decision says that they fit nowhere.
@@ -38,7 +38,7 @@ class Audit(msgspec.Struct, kw_only=True):
     physical_tflops_milli: int = 0
     granted_tflops_milli: int = 0
     records: int = 0
-    first_ledger_seq: int = 0
+    complete: bool = True
     placed: set[str] = msgspec.field(default_factory=set)
     holding: int = 0
     refused: set[str] = msgspec.field(default_factory=set)
@@ -57,11 +57,12 @@ async def audit(bus: Bus) -> Audit:
     """
     found = Audit()
     limits = await _limits(bus, found)
-    checker = LedgerChecker(limits)
+    state = (await stream_info(bus, LEDGER)).state
+    found.complete = state.messages == state.last_seq
+    checker = LedgerChecker(limits, complete=found.complete)
     granted: dict[str, int] = {}
 
     def on_ledger(record: Record) -> None:
-        found.first_ledger_seq = found.first_ledger_seq or record.seq
         checker.apply(record.seq, record.subject, record.payload)
         granted[record.subject] = checker.granted(record.subject)
 

@@ -106,7 +106,7 @@ class Demo:
         settings = self._settings
         async with LocalBus(settings.store, replicas=settings.replicas) as local:
             async with await Bus.connect(local.urls, name="gpubus-demo") as bus:
-                await ensure_streams(bus, StreamLimits(replicas=settings.replicas))
+                await ensure_streams(bus, StreamLimits(replicas=settings.replicas, ledger_revisions=-1))
                 workers = [RoleProcess("allocator", local.urls) for _ in range(settings.allocators)]
                 try:
                     await asyncio.gather(*(worker.start() for worker in workers))

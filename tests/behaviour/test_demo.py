@@ -16,22 +16,9 @@ from producers.simulator.generator import generate
 
 GPUBUS = [sys.executable, "-m", "deploy.cli.main"]
 FIELDS = [
-    "nodes",
-    "gpus",
-    "pods_offered",
-    "pods_allocated",
-    "pods_unschedulable",
-    "pods_lost",
-    "pods_released",
-    "double_allocations",
-    "gpu_allocation_percent",
-    "decisions_per_second",
-    "latency_ms",
-    "conflicts",
-    "allocators",
-    "killed",
-    "invariants_ok",
-    "duration_s",
+    *("nodes", "gpus", "pods_offered", "pods_allocated", "pods_unschedulable", "pods_lost", "pods_released"),
+    *("double_allocations", "gpu_allocation_percent", "decisions_per_second", "latency_ms", "conflicts", "allocators"),
+    *("killed", "invariants_ok", "duration_s"),
 ]
 
 
