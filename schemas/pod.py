@@ -6,14 +6,24 @@ import msgspec
 
 from schemas.cluster import Amount, Vendor
 from schemas.event import Timestamp
+from schemas.requirements import (
+    ContainerRequest,
+    Dialect,
+    Gang,
+    GpuPolicy,
+    Isolation,
+    NodePolicy,
+    ScoringWeights,
+    Share,
+    Topology,
+    VgpuMode,
+)
 
 Qos = Literal["low", "medium", "high", "critical"]
 PodPhase = Literal["Pending", "Running", "Succeeded", "Failed"]
 
 WHOLE: int = 1000
 """One whole GPU in thousandths, the unit of ``compute_milli`` and ``vram_milli``."""
-
-Share = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 
 
 class GpuRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -32,6 +42,37 @@ class GpuRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         vendor: GPU vendor the pod accepts; empty accepts all.
         qos: Quality of service level.
         priority: Kubernetes pod priority; larger goes first.
+        tflops_limit_milli: Compute it may use (``tflops-limit``), in thousandths of a TFLOPS; 0 states no limit, as do the
+            other limits. Limits bound use and are not counted against capacity.
+        compute_limit_milli: The same as a share of each GPU (``compute-percent-limit``).
+        vram_limit_bytes: VRAM it may use (``vram-limit``).
+        isolation: See :data:`schemas.requirements.Isolation`.
+        partition_template: Id of the partition template (``partition-id``); empty lets the smallest that holds the amounts
+            be chosen. Only with ``isolation="partitioned"``.
+        gpu_indices: The only GPUs of a node that may be given, by index (``gpu-indices``); as many as ``count``.
+        dedicated: Every GPU is given idle and nothing joins it, whatever the amounts (``dedicated-gpu``, ``isolation: shared``,
+            ``nvidia.com/gpucores: 100``).
+        uuids: The only GPUs that may be given, by exact UUID (``nvidia.com/use-gpuuuid``); empty allows all.
+        excluded_uuids: GPUs that may not be given (``nvidia.com/nouse-gpuuuid``).
+        model_words: Lower-case words of which the GPU model must contain one, whatever its case
+            (``nvidia.com/use-gputype``); empty allows all.
+        excluded_model_words: Lower-case words of which it may contain none (``nvidia.com/nouse-gputype``).
+        numa_bind: All GPUs of one container from one NUMA node (``nvidia.com/numa-bind``).
+        vgpu_mode: Modes that the GPU may be operated in (``nvidia.com/vgpu-mode``); empty allows all.
+        node_policy: Overrides the scheduler's choice among nodes (``hami.io/node-scheduler-policy``).
+        gpu_policies: Overrides the choice among GPUs (``hami.io/gpu-scheduler-policy``), the first word counting most.
+        scoring_weights: Weights of a GPU's score (``hami.io/device-scoring-weights``).
+        gang: Pods it is placed together with.
+        topology: How near its GPUs must be to each other.
+        workload_profile: The profile its defaults came from (``workload-profile``).
+        eviction_protection_s: Seconds after its creation in which it may not be preempted (``eviction-protection``).
+        remote: The amounts are for a worker pod elsewhere, and the pod itself takes no GPU (``is-local-gpu: false``).
+        container_names: Containers that the GPUs are for, when ``containers`` is empty (``inject-container``).
+        container_counts: How many of the GPUs each of those gets, in order; empty when each sees all of them.
+        containers: Containers that ask for amounts of their own (HAMi), when there are several or the only one is an init
+            container. What is booked is then decided by them. The pod's own ``count`` and amounts are an upper bound that
+            is safe to book for who cannot tell containers apart: every container on GPUs of its own.
+        dialect: How the pod wrote it.
 
     Raises:
         ValueError: Compute or VRAM is stated both as an amount and as a share, or GPU amounts are stated for no GPU.
@@ -49,6 +90,31 @@ class GpuRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     vendor: Vendor = ""
     qos: Qos = "medium"
     priority: int = 0
+    tflops_limit_milli: Amount = 0
+    compute_limit_milli: Share = 0
+    vram_limit_bytes: Amount = 0
+    isolation: Isolation = ""
+    partition_template: str = ""
+    gpu_indices: tuple[Amount, ...] = ()
+    dedicated: bool = False
+    uuids: tuple[str, ...] = ()
+    excluded_uuids: tuple[str, ...] = ()
+    model_words: tuple[str, ...] = ()
+    excluded_model_words: tuple[str, ...] = ()
+    numa_bind: bool = False
+    vgpu_mode: tuple[VgpuMode, ...] = ()
+    node_policy: NodePolicy = ""
+    gpu_policies: tuple[GpuPolicy, ...] = ()
+    scoring_weights: ScoringWeights | None = None
+    gang: Gang | None = None
+    topology: Topology | None = None
+    workload_profile: str = ""
+    eviction_protection_s: Amount = 0
+    remote: bool = False
+    container_names: tuple[str, ...] = ()
+    container_counts: tuple[Amount, ...] = ()
+    containers: tuple[ContainerRequest, ...] = ()
+    dialect: Dialect = ""
 
     def __post_init__(self) -> None:
         if self.tflops_milli and self.compute_milli:
