@@ -32,6 +32,10 @@ log = logging.getLogger("gpubus.bus")
 _NS: Final = 1_000_000_000
 _HEARTBEAT_S: Final = 1.0
 _EXPIRES_S: Final = 15.0
+_STOPPED_S: Final = 2.0
+"""Longest time between two signs of life of the event loop; after more the process had been stopped, or starved."""
+_AWAKE: Final = b"awake"
+_DRAIN_S: Final = 2.0
 
 
 class ConsumerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,13 +100,20 @@ class Delivery:
         """
         return decode(self._message.data)
 
+    @property
+    def lapsed(self) -> bool:
+        """Whether the server may have given the message to somebody else by now."""
+        return asyncio.get_running_loop().time() >= self.expires
+
     async def ack(self) -> None:
         """Say that the work is done. If this is lost the message comes again: handlers are idempotent."""
         self._consumer.acked += 1
         await self._consumer.answer(self._message.reply, b"+ACK")
 
     async def retry(self, delay_s: float = 0.0) -> None:
-        """Give it back, to be delivered again after ``delay_s`` seconds."""
+        """Give it back, to be delivered again after ``delay_s`` seconds; nothing to do once it has lapsed."""
+        if self.lapsed:
+            return
         self._consumer.retried += 1
         body = b"-NAK" if delay_s <= 0 else b"-NAK " + msgspec.json.encode({"delay": int(delay_s * _NS)})
         await self._consumer.answer(self._message.reply, body)
@@ -144,6 +155,9 @@ class PullConsumer:
         self._kick = asyncio.Event()
         self._on_order = 0
         self._heard = 0.0
+        self._awake = 0.0
+        self._asleep_since: float | None = None
+        self._marked = False
         self._reset = True
         self._suspect = False
         self._stopping = False
@@ -154,6 +168,7 @@ class PullConsumer:
     async def start(self) -> None:
         """Create the durable if needed and begin to order messages."""
         await self._ensure()
+        self._awake = asyncio.get_running_loop().time()
         self._subscription = await self.bus.client.subscribe(
             self._inbox, cb=self._on_message, pending_msgs_limit=-1, pending_bytes_limit=-1
         )
@@ -166,8 +181,11 @@ class PullConsumer:
         self.bus.off_reconnect(self._on_reconnect)
         await end(self._task)
         if self._subscription is not None:
-            with contextlib.suppress(nats.errors.Error, OSError):
-                await self._subscription.unsubscribe()
+            # What the server has sent by the time it hears of this is given back too, and need not wait for its lease.
+            with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
+                async with asyncio.timeout(_DRAIN_S):
+                    connected = self.bus.client.is_connected
+                    await (self._subscription.drain() if connected else self._subscription.unsubscribe())  # type: ignore[no-untyped-call]
         while self._buffer:
             await self._buffer.popleft().retry()
         self._arrived.set()
@@ -249,9 +267,13 @@ class PullConsumer:
         loop = asyncio.get_running_loop()
         self._heard = loop.time()
         while True:
+            self._notice_sleep(loop.time())
             if self._reset:
-                self._reset, self._on_order = False, 0
+                self._reset, self._on_order, self._marked = False, 0, False
                 self._heard = loop.time()
+            if self._asleep_since is not None and not self._marked:
+                await self.answer(self._inbox, _AWAKE)
+                self._marked = True
             want = self._prefetch - self._on_order - len(self._buffer)
             if want > 0 and want * 2 >= self._prefetch:
                 body = {"batch": want, "expires": int(_EXPIRES_S * _NS), "idle_heartbeat": int(_HEARTBEAT_S * _NS)}
@@ -269,6 +291,17 @@ class PullConsumer:
             if self._suspect or (self._on_order > 0 and loop.time() - self._heard > 3 * _HEARTBEAT_S):
                 await self._revive()
 
+    def _notice_sleep(self, now: float) -> None:
+        """Notice that the process had been stopped, by whichever of our callbacks comes first.
+
+        What the server sent meanwhile waits in the socket, and its leases have been running since then. A message to
+        ourselves comes behind all of it: until that arrives, leases count from the moment we fell asleep.
+        """
+        if self._asleep_since is None and now - self._awake > _STOPPED_S:
+            self._asleep_since, self._marked = self._awake, False
+            self._kick.set()
+        self._awake = now
+
     async def _revive(self) -> None:
         """Nothing was heard of our orders: make sure the durable exists and order again."""
         self.resets += 1
@@ -280,15 +313,19 @@ class PullConsumer:
                 log.info("consumer %s: %s; trying again", self.spec.durable, error)
 
     async def _on_message(self, message: Msg) -> None:
-        loop = asyncio.get_running_loop()
-        self._heard = loop.time()
+        self._heard = asyncio.get_running_loop().time()
+        self._notice_sleep(self._heard)
         if message.reply.startswith("$JS.ACK."):
-            delivery = Delivery(self, message, self._heard + self.spec.ack_wait_s)
+            lent = self._heard if self._asleep_since is None else self._asleep_since
+            delivery = Delivery(self, message, lent + self.spec.ack_wait_s)
             self._on_order = max(self._on_order - 1, 0)
             self.delivered += 1
             self.redelivered += delivery.position.deliveries > 1
             self._buffer.append(delivery)
             self._arrived.set()
+            return
+        if message.data == _AWAKE:
+            self._asleep_since = None
             return
         headers = message.headers or {}
         status = headers.get("Status", "")
@@ -298,7 +335,7 @@ class PullConsumer:
         # order again; without a count, forget everything on order.
         left = headers.get("Nats-Pending-Messages")
         self._on_order = max(self._on_order - int(left), 0) if left is not None else 0
-        self._suspect = status in ("409", "503")
+        self._suspect |= status in ("409", "503")
         self._kick.set()
 
     def statistics(self) -> ConsumerStatistics:

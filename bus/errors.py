@@ -2,7 +2,6 @@
 
 from typing import Final
 
-
 NO_MESSAGE: Final = 10037
 """``err_code`` of an :class:`ApiError`: the stream holds no such message."""
 

@@ -63,8 +63,18 @@ class FollowerStatistics(msgspec.Struct, frozen=True):
     reloads: int
 
 
+class _Delivered(msgspec.Struct):
+    consumer_seq: int = 0
+
+
 class _Created(msgspec.Struct):
+    delivered: _Delivered
     num_pending: int = 0
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing matched. Deliveries begin before this answer is written, so pending alone does not tell."""
+        return self.num_pending == 0 and self.delivered.consumer_seq == 0
 
 
 _created = msgspec.json.Decoder(_Created)
@@ -222,7 +232,7 @@ class Follower:
         created = _created.decode(await self._bus.api(f"CONSUMER.CREATE.{self._stream}.{name}", body))
         self._created = info.created
         self._heard = asyncio.get_running_loop().time()
-        if created.num_pending == 0 and self._consumer_seq == 0:
+        if created.empty:
             self._finish_loading(info.state.last_seq)
 
     async def _unsubscribe(self) -> None:
@@ -284,7 +294,9 @@ class Follower:
         if answer:  # flow control: the server waits for this before it sends more
             with contextlib.suppress(nats.errors.Error, OSError):
                 await self._bus.client.publish(answer)
-        if headers.get("Status") == "409":
+        # A heartbeat says how much was sent: the last message may be lost without a next one to show the gap.
+        missed = int(headers.get("Nats-Last-Consumer", 0)) > self._consumer_seq
+        if missed or headers.get("Status") == "409":
             self._restart.set()
 
     def statistics(self) -> FollowerStatistics:

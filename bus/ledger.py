@@ -14,7 +14,7 @@ import nats.errors
 
 from bus.codec import decode_as
 from bus.connection import Bus
-from bus.errors import ApiError, ConflictError, PublishUnconfirmedError, UndecodableError
+from bus.errors import NO_MESSAGE, ApiError, ConflictError, PublishUnconfirmedError, UndecodableError
 from bus.publisher import WRONG_LAST_SEQUENCE
 from bus.streams import LEDGER
 from schemas.ledger import NodeRecord
@@ -77,13 +77,21 @@ async def commit(bus: Bus, subject: str, payload: bytes, *, txn: str, expected: 
 
 
 async def _landed(bus: Bus, subject: str, txn: str, expected: int) -> int:
-    """Return the sequence at which ``txn`` replaced ``expected``, or 0 if another record did."""
+    """Return the sequence at which ``txn`` replaced ``expected``, or 0 if another record did.
+
+    Raises:
+        PublishUnconfirmedError: The server cannot say just now.
+    """
     request = {"seq": expected + 1, "next_by_subj": subject}
     try:
         message = _got.decode(await bus.api(f"STREAM.MSG.GET.{LEDGER}", request)).message
         return message.seq if decode_as(NodeRecord, message.data).data.txn == txn else 0
-    except (ApiError, UndecodableError):
+    except UndecodableError:
         return 0
+    except (ApiError, nats.errors.Error, OSError, TimeoutError) as error:
+        if isinstance(error, ApiError) and error.err_code == NO_MESSAGE:
+            return 0
+        raise PublishUnconfirmedError(subject, str(error) or type(error).__name__) from None
 
 
 async def commit_all(bus: Bus, writes: Sequence[Write], *, timeout: float = 10.0) -> int:

@@ -101,12 +101,11 @@ class Announcer:
         for found in recoveries:
             self._bus.spawn(self._repeat(found), name=f"recover-{found.command.uid}")
 
-    def answer(self, done: Iterable[object], again: Iterable[object]) -> None:
-        """Acknowledge, or give back, commands that need no announcement."""
-        acks = [token for token in done if isinstance(token, Delivery)]
-        retries = [token for token in again if isinstance(token, Delivery)]
-        if acks or retries:
-            self._bus.spawn(self._answer(acks, retries), name="answer")
+    def give_back(self, tokens: Iterable[object]) -> None:
+        """Have commands delivered anew."""
+        deliveries = [token for token in tokens if isinstance(token, Delivery)]
+        if deliveries:
+            self._bus.spawn(self._give_back(deliveries), name="give-back")
 
     async def be_present(self) -> None:
         """Say every few seconds that we are alive, and at the end that we are not."""
@@ -180,12 +179,12 @@ class Announcer:
         except (ApiError, PublishUnconfirmedError) as error:
             log.warning("announcing %d messages: %s; their commands will be redelivered", len(messages), error)
             return
-        await self._answer([token for token in tokens if isinstance(token, Delivery)], [])
+        for token in tokens:
+            if isinstance(token, Delivery):
+                await token.ack()
 
-    async def _answer(self, acks: list[Delivery], retries: list[Delivery]) -> None:
-        for delivery in acks:
-            await delivery.ack()
-        for delivery in retries:
+    async def _give_back(self, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
             await delivery.retry()
 
     def clear(self, pod: Waiting, seq: int) -> None:

@@ -59,6 +59,8 @@ class Commit:
     expected: int
     items: list[Item]
     held: dict[str, Allocation]
+    payload: bytes = b""
+    """What was published, so that our own record is known when it comes back without being decoded."""
 
     def record(self) -> NodeRecord:
         """Return the ledger record to publish."""

@@ -82,11 +82,10 @@ class Cluster:
             self.snapshot.remove_inventory(name)
             return
         try:
-            inventory = codec.decode_as(GpuInventory, record.payload).data
-        except UndecodableError:
+            self.snapshot.put_inventory(codec.decode_as(GpuInventory, record.payload).data)
+        except (UndecodableError, ValueError) as error:
             self.snapshot.remove_inventory(name)
-            raise
-        self.snapshot.put_inventory(inventory)
+            raise UndecodableError(str(error)) from None
         self._grow_by_state(name, record.seq)
 
     def _on_pool(self, name: str, record: Record) -> None:

@@ -25,7 +25,7 @@ from consumers.allocator.places import Places
 from schemas.cluster import Pool
 from schemas.decision import Attempt, Basis, Decision, GpuGrant
 from schemas.ledger import Allocation, NodeRecord
-from schemas.pod import Release, Schedule, Waiting
+from schemas.pod import GpuRequest, Release, Schedule, Waiting
 
 DUPLICATE = "DuplicatePlacement"
 
@@ -67,8 +67,8 @@ class Effects:
     commits: list[Commit] = field(default_factory=list)
     announcements: list[Announcement] = field(default_factory=list)
     recoveries: list[Recovery] = field(default_factory=list)
-    done: list[object] = field(default_factory=list)
     again: list[object] = field(default_factory=list)
+    """Tokens to give back: their commands are to be delivered anew."""
     unknown: list[tuple[Release, object]] = field(default_factory=list)
     """Releases of pods that nothing is known of, as yet."""
 
@@ -158,6 +158,7 @@ class Core:
         place = self._places.first(command.uid)
         if place is not None:
             self.counters.recovered += 1
+            self._attempts.pop(command.uid, None)
             waiting = self.cluster.waiting.get(command.uid)
             self.effects.recoveries.append(Recovery(command, place.seq, token, waiting))
 
@@ -219,8 +220,9 @@ class Core:
     def _remove(self, node: str, command: Release, token: object, *, silent: bool = False) -> None:
         self._ordinal += 1
         held = {a.pod_uid: a for a in self._book(node).expected_allocations()}.get(command.uid)
-        if held is None:
-            self.effects.done.append(token)
+        if held is None:  # taken back already, as a duplicate
+            if not silent:
+                self.release_nothing(command, token)
             return
         decision = self._release_decision(command, f"{command.reason}: gave back what it held", node, held.gpus)
         removal = Removal(command, token, decision, codec_raw(decision), silent)
@@ -256,6 +258,12 @@ class Core:
         if book is None:
             book = self._books[node] = Book(node)
         return book
+
+    def warm(self) -> None:
+        """Have the engine build what it keeps per pool, so that the first pod need not wait for it."""
+        for pool in self.snapshot.pools():
+            for count in (0, 1):
+                decide(self.snapshot, GpuRequest(pool=pool, count=count), self.policy(pool))
 
     def flush(self) -> None:
         """Turn queued changes into commits, at most one per node in flight."""
@@ -321,22 +329,31 @@ class Core:
             self._settle(mine, seq)
         if record.seq <= book.seq:
             return
+        if book.flying is not None and record.payload == book.flying.payload:
+            self._land_seen(book, record.seq)
+            return
         try:
             data = None if record.deleted else codec.decode_as(NodeRecord, record.payload).data
         except UndecodableError:
             self._freeze(book, record.seq)
             raise
         if data is not None and book.flying is not None and data.txn == book.flying.txn:
-            commit = book.land(record.seq)
-            if book.queued:
-                self._dirty[node] = book
-            self._settle(commit, record.seq)
-            return
-        self._adopt(book, record.seq, data)
+            self._land_seen(book, record.seq)
+        else:
+            self._adopt(book, record.seq, data)
+
+    def _land_seen(self, book: Book, seq: int) -> None:
+        """The ledger shows our record before its acknowledgement came."""
+        commit = book.land(seq)
+        if book.queued:
+            self._dirty[book.node] = book
+        self._settle(commit, seq)
 
     def _adopt(self, book: Book, seq: int, data: NodeRecord | None) -> None:
         """Take over a record that somebody else wrote, and decide anew what it overtook."""
         before = book.held
+        if book.frozen:
+            self.cluster.grow_by_ledger(book.node, seq)
         book.seq, book.frozen = seq, False
         book.held = {
             a.pod_uid: a if a.since else msgspec.structs.replace(a, since=seq)
@@ -380,7 +397,7 @@ class Core:
                     self._queue(book.node, item)
                 else:
                     self._forget(item)
-                    self.effects.done.append(item.token)
+                    self.effects.again.append(item.token)  # it is gone from here, or was never here and goes elsewhere
                 continue
             self._forget(item)
             attempt = Attempt(
@@ -421,8 +438,13 @@ class Core:
                 if item.silent:
                     continue
                 self.counters.released += 1
+                token = item.token
+                duplicate = self._places.first(item.uid)
+                if duplicate is not None:  # nobody has undone it yet: the command is done when that is gone too
+                    self._remove(duplicate.node, item.command, token)
+                    token = None
                 # One record may both add and remove a pod, so the sequence alone does not tell the two decisions apart.
-                self._announce(f"{item.uid}:{seq}:released", item.decision, item.encoded, item.token)
+                self._announce(f"{item.uid}:{seq}:released", item.decision, item.encoded, token)
 
     def _forget(self, item: Item) -> None:
         """The item is on its way no more."""

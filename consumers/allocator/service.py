@@ -115,6 +115,7 @@ class Allocator:
                 (self._scheduling(), self._releasing(), self._sweeping(), self._keeping(), self._announcer.be_present())
             )
         ]
+        self.core.warm()
         if ready is not None:
             ready.set()
         stopped = asyncio.create_task(stop.wait())
@@ -195,7 +196,7 @@ class Allocator:
             await asyncio.sleep(LEASE_S / 5)
             soon = loop.time() + LEASE_S / 2
             for token in self.core.tokens():
-                if isinstance(token, Delivery) and token.expires < soon:
+                if isinstance(token, Delivery) and token.expires < soon and not token.lapsed:
                     await token.extend()
 
     async def _decode(self, batch: Iterable[Delivery], struct: type[Any]) -> list[tuple[Delivery, Any]]:
@@ -270,7 +271,7 @@ class Allocator:
             task.add_done_callback(self._commits.discard)
         self._announcer.announce(effects.announcements, self.core.cluster.waiting)
         self._announcer.recover(effects.recoveries)
-        self._announcer.answer(effects.done, effects.again)
+        self._announcer.give_back(effects.again)
         if self.core.pending <= MAX_PENDING:
             self._room.set()
 
@@ -286,6 +287,10 @@ class Allocator:
         self._pump_soon()
 
     async def _commit(self, commit: Commit) -> None:
+        if any(isinstance(item.token, Delivery) and item.token.lapsed for item in commit.items):
+            self.core.given_up(commit)  # we have been away, and by now somebody else may be placing these pods
+            self._pump_soon()
+            return
         event = Event(
             id=commit.txn,
             source=self._source,
@@ -295,9 +300,10 @@ class Allocator:
             data=commit.record(),
         )
         subject = subjects.ledger_node(commit.node)
+        commit.payload = codec.encode(event)
         try:
             seq = await ledger.commit(
-                self._bus, subject, codec.encode(event), txn=commit.txn, expected=commit.expected, timeout=LEASE_S
+                self._bus, subject, commit.payload, txn=commit.txn, expected=commit.expected, timeout=LEASE_S
             )
         except ConflictError:
             # The record that came first is on its way to us, and the core acts when it arrives. Make sure that it does.

@@ -1,17 +1,20 @@
 """The engine against an exhaustive search written straight from the rules, over random small clusters and event orders."""
 
 import hashlib
+import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from fractions import Fraction
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from consumers.allocator.engine import Policy, Snapshot, decide, fit, fits_on
-from schemas.cluster import GpuDevice, GpuInventory, Node, Oversubscription, Pool
+from consumers.allocator.engine import Policy, Snapshot, Workload, decide, fit, fits_on
+from schemas.cluster import GpuDevice, GpuInventory, Node, Oversubscription, PodKind, Pool
 from schemas.decision import GpuGrant
 from schemas.ledger import Allocation
 from schemas.pod import GpuRequest
@@ -155,6 +158,86 @@ def score(world: World, name: str, request: GpuRequest, policy: Policy) -> tuple
     return total, {key: (10_000 - bp if free else bp) // 100 for key, bp in means.items()}
 
 
+# FragmentationGradient, word for word: each pod of the workload looks at each node, before and after.
+
+
+def largest_share(free: int, physical: int) -> int:
+    """Return the largest share of a GPU that fits what is free of it; less than 0 if none does."""
+    return bisect_right(range((1 << 20) + 1), free, key=lambda share: physical * share // 1000) - 1
+
+
+def free_share(gpu: Gpu, compute: int = 0, vram: int = 0) -> int:
+    if not gpu.device.healthy or gpu.device.used_by:
+        return 0
+    left = (
+        largest_share(gpu.tflops_free, gpu.device.tflops_milli) - compute,
+        largest_share(gpu.vram_free, gpu.device.vram_bytes) - vram,
+    )
+    return max(0, min(*left, 1000))
+
+
+def share_left(gpu: Gpu, request: GpuRequest) -> int:
+    device = gpu.device
+    compute, vram = request.compute_milli, request.vram_milli
+    if request.tflops_milli and device.tflops_milli:
+        compute = math.ceil(Fraction(1000 * request.tflops_milli, device.tflops_milli))
+    if request.vram_bytes and device.vram_bytes:
+        vram = math.ceil(Fraction(1000 * request.vram_bytes, device.vram_bytes))
+    return free_share(gpu, compute, vram)
+
+
+def fragmentation(free: list[tuple[int, str]], cpu: int, workload: Workload) -> Fraction:
+    """Return the expected fragmentation of a node: the free share and the model of each of its usable GPUs, its free CPU."""
+    total = Fraction(0)
+    for kind in workload.kinds:
+        useful = [share for share, model in free if share >= kind.share_milli and model in (kind.models or (model,))]
+        runs = kind.gpus > 0 and max(cpu, 0) >= kind.cpu_milli and len(useful) >= kind.gpus
+        total += kind.pods * (sum(share for share, _ in free) - (sum(useful) if runs else 0))
+    return total / sum(kind.pods for kind in workload.kinds)
+
+
+def after_placing(world: World, name: str, request: GpuRequest, policy: Policy, slots: list[int]) -> Fraction:
+    gpus = gpus_of(world, name)
+    free = [
+        (share_left(gpu, request) if slot in slots else free_share(gpu), gpu.device.model)
+        for slot, gpu in enumerate(gpus)
+        if gpu.device.healthy and not gpu.device.used_by
+    ]
+    return fragmentation(free, left_of(world, name)[1] - request.cpu_milli, policy.workload)
+
+
+def gradient(world: World, name: str, request: GpuRequest, policy: Policy) -> tuple[int, dict[str, int], list[int]]:
+    gpus, standing = gpus_of(world, name), run_filters(world, name, request)[2]
+    slots = [slot for slot, gpu in enumerate(gpus) if gpu in standing]
+    idle = GpuRequest(pool="p", count=0)
+    before = after_placing(world, name, idle, policy, [])
+    if request.count == 1:
+        chosen = [min(slots, key=lambda slot: (after_placing(world, name, request, policy, [slot]), slot))]
+    else:
+        chosen = sorted(sorted(slots, key=lambda slot: (free_share(gpus[slot]), slot))[: request.count])
+    after = after_placing(world, name, request, policy, chosen)
+    score = int(100 / (1 + math.exp(-float(before - after) / 1000)))
+    percent = [math.floor(part / (10 * max(len(gpus), 1))) for part in (before, after)]
+    return score, {"fragmented": percent[0], "fragmented_after": percent[1]}, chosen
+
+
+def rate(world: World, name: str, request: GpuRequest, policy: Policy) -> tuple[int, dict[str, int]]:
+    if policy.name == "FragmentationGradient":
+        return gradient(world, name, request, policy)[:2]
+    return score(world, name, request, policy)
+
+
+def pick(world: World, name: str, request: GpuRequest, policy: Policy, gpus: list[Gpu]) -> list[GpuDevice]:
+    if policy.name == "FragmentationGradient":
+        everything = gpus_of(world, name)
+        return [everything[slot].device for slot in gradient(world, name, request, policy)[2] if request.count]
+    most_used = policy.name == "CompactFirst"
+    preferred = sorted(
+        range(len(gpus)), key=lambda slot: (-weighted(*shares(gpus[slot]), policy, free=not most_used), slot)
+    )
+    return [gpus[slot].device for slot in sorted(preferred[: request.count])]
+
+
 def search(world: World, request: GpuRequest, policy: Policy) -> dict[str, Any]:
     members = sorted(name for name, node in world.nodes.items() if node.pool == request.pool)
     if request.pool not in world.pools:
@@ -178,20 +261,17 @@ def search(world: World, request: GpuRequest, policy: Policy) -> dict[str, Any]:
         if refused.get(code) or fallen.get(code)
     ]
 
+    scored = {name: rate(world, name, request, policy) for name in fits}
+
     def place(name: str) -> tuple[bool, int, str]:
         part = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) % policy.parts
-        return part != policy.part, -score(world, name, request, policy)[0], name
+        return part != policy.part, -scored[name][0], name
 
     ranked = sorted(fits, key=place)
-    candidates = [(name, *score(world, name, request, policy)) for name in ranked[:3]]
+    candidates = [(name, *scored[name]) for name in ranked[:3]]
     if not ranked:
         return {"node": "", "gpus": [], "reason": max(refused, key=ORDER.index), "filters": filters, "candidates": []}
-    most_used = policy.name == "CompactFirst"
-    gpus = fits[ranked[0]]
-    preferred = sorted(
-        range(len(gpus)), key=lambda slot: (-weighted(*shares(gpus[slot]), policy, free=not most_used), slot)
-    )
-    chosen = [gpus[slot].device for slot in sorted(preferred[: request.count])]
+    chosen = pick(world, ranked[0], request, policy, fits[ranked[0]])
     grants = [(d.uuid, d.index, *asks(request, d)) for d in chosen]
     return {"node": ranked[0], "gpus": grants, "reason": "", "filters": filters, "candidates": candidates}
 
@@ -293,11 +373,24 @@ def requests(draw: st.DrawFn) -> GpuRequest:
     )
 
 
+kinds = st.builds(
+    PodKind,
+    cpu_milli=st.integers(0, 8),
+    gpus=st.sampled_from([0, 1, 1, 1, 2, 3]),
+    share_milli=st.sampled_from([0, 1, 250, 333, 500, 1000, 1000]),
+    models=st.sampled_from([(), (), ("A",), ("B",)]),
+    pods=st.integers(1, 40),
+)
+workloads = st.builds(Workload, st.lists(kinds, min_size=1, max_size=5).map(tuple))
+
+
 @st.composite
 def policies(draw: st.DrawFn) -> Policy:
     parts = draw(st.sampled_from([1, 1, 2, 3]))
+    name = draw(st.sampled_from(["NodeCompactGPULowLoad", "CompactFirst", "LowLoadFirst", *["FragmentationGradient"] * 2]))
     return Policy(
-        name=draw(st.sampled_from(["NodeCompactGPULowLoad", "CompactFirst", "LowLoadFirst"])),
+        name=name,
+        workload=draw(workloads) if name == "FragmentationGradient" else Workload(),
         vram_weight=draw(st.sampled_from([70, 0, 33, 100])),
         tflops_weight=draw(st.sampled_from([30, 0, 50, 100])),
         parts=parts,

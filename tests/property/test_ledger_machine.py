@@ -1,0 +1,236 @@
+"""Real allocators that fight over a small cluster on a real nats-server keep every invariant of the ledger."""
+
+import asyncio
+import tempfile
+from collections import defaultdict
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from unittest.mock import patch
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from bus import codec, history, subjects
+from bus.connection import Bus
+from bus.follower import Follower, Record
+from bus.streams import DECISION, LEDGER, WORK, ensure_streams, stream_info
+from consumers.allocator import service
+from deploy.local.audit import audit
+from deploy.local.server import LocalServer
+from schemas.cluster import GpuDevice, GpuInventory, Node, Pool
+from schemas.decision import Decision
+from schemas.event import Event
+from schemas.ledger import NodeRecord
+from schemas.pod import GpuRequest, Release, Schedule
+from schemas.registry import TYPE_NAMES
+from tests.conftest import SHM, eventually
+
+pytestmark = pytest.mark.slow
+
+POOL = Pool(name="p")
+REST_S = 30.0
+SHORT_SCHEDULE = msgspec.structs.replace(service.SCHEDULE, ack_wait_s=1.0)
+SHORT_RELEASE = msgspec.structs.replace(service.RELEASE, ack_wait_s=1.0)
+"""Leases so short that some run out: commands that come again are part of the game."""
+
+GPUS = 2
+
+SHAPES = {
+    "small": GpuRequest(pool="p", compute_milli=300, vram_milli=300, cpu_milli=100),
+    "urgent": GpuRequest(pool="p", compute_milli=500, vram_milli=500, priority=9, cpu_milli=100),
+    "whole": GpuRequest(pool="p", compute_milli=1000, vram_milli=1000, cpu_milli=300),
+    "pair": GpuRequest(pool="p", compute_milli=600, vram_milli=600, count=2, cpu_milli=300),
+}
+
+
+class Step(msgspec.Struct, frozen=True):
+    """Pods that come at once, how many of them are asked for twice, and how many of those there are then end."""
+
+    arrive: tuple[str, ...]
+    repeated: int
+    end: int
+    settle: bool
+    """Whether to let everything be decided before the next step; otherwise releases overtake decisions."""
+
+
+class Scenario(msgspec.Struct, frozen=True):
+    """A cluster and what happens on it."""
+
+    nodes: int
+    allocators: int
+    steps: tuple[Step, ...]
+
+
+steps = st.builds(
+    Step,
+    arrive=st.lists(st.sampled_from(sorted(SHAPES)), min_size=1, max_size=12).map(tuple),
+    repeated=st.integers(0, 3),
+    end=st.integers(0, 8),
+    settle=st.booleans(),
+)
+scenarios = st.builds(
+    Scenario,
+    nodes=st.integers(3, 6),
+    allocators=st.integers(2, 3),
+    steps=st.lists(steps, min_size=2, max_size=5).map(tuple),
+)
+
+
+class Owner:
+    """Whoever creates pods and ends them, and hears what was decided about them."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._follower = Follower(bus, DECISION, ["gpubus.decision.>"], self._on_decision)
+        self._messages = 0
+        self.pods: dict[str, Schedule] = {}
+        self.gone: set[str] = set()
+        self.repeated: set[str] = set()
+        self.verdicts: defaultdict[str, list[Decision]] = defaultdict(list)
+
+    async def start(self, nodes: int) -> None:
+        """Announce the cluster and begin to listen."""
+        await self._say(subjects.state("pool", POOL.name), POOL)
+        for number in range(nodes):
+            name = f"n{number}"
+            gpus = [
+                GpuDevice(uuid=f"{name}-{index}", index=index, model="m", tflops_milli=1000, vram_bytes=1000)
+                for index in range(GPUS)
+            ]
+            inventory = GpuInventory(node=name, gpus=gpus, observed_at=datetime.now(UTC))
+            await self._say(subjects.state("node", name), Node(name=name, pool=POOL.name, cpu_milli=800, max_pods=9))
+            await self._say(subjects.state("gpu", name), inventory)
+        await self._follower.start()
+
+    async def _say(self, subject: str, data: msgspec.Struct) -> None:
+        self._messages += 1
+        event = Event(
+            id=f"{self._messages}",
+            source="/test",
+            type=TYPE_NAMES[type(data)],
+            subject="s",
+            time=datetime.now(UTC),
+            data=data,
+        )
+        await self._bus.publisher.publish(subject, codec.encode(event), msg_id=f"owner {event.id}")
+
+    def _on_decision(self, record: Record) -> None:
+        decision = codec.decode_as(Decision, record.payload).data
+        self.verdicts[decision.pod_uid].append(decision)
+        if decision.outcome == "allocated" and decision.pod_uid in self.gone:
+            self._bus.spawn(self.end(decision.pod_uid), name="ghost")
+
+    async def play(self, step: Step) -> None:
+        """Create pods, some of them twice, and end some."""
+        commands = [self._create(shape) for shape in step.arrive]
+        self.repeated.update(command.uid for command in commands[: step.repeated])
+        subject = subjects.work("schedule", POOL.name)
+        twice = commands + commands[: step.repeated]
+        await asyncio.gather(*(self._say(subject, command) for command in twice))
+        if step.settle:
+            await self.settled()
+        ending = sorted(self.pods.keys() - self.gone)[: step.end]
+        self.gone.update(ending)
+        await asyncio.gather(*(self.end(uid) for uid in ending))
+
+    def _create(self, shape: str) -> Schedule:
+        uid = f"u{len(self.pods):03}"
+        command = self.pods[uid] = Schedule(namespace="d", name=uid, uid=uid, request=SHAPES[shape])
+        return command
+
+    async def end(self, uid: str) -> None:
+        """Ask for what the pod holds to be given back."""
+        await self._say(subjects.work("release", "any"), Release(namespace="d", name=uid, uid=uid, pool=POOL.name))
+
+    def place(self, uid: str) -> str:
+        """Return the node that a pod was given last and has not given back."""
+        lasting = [decision for decision in self.verdicts[uid] if decision.outcome != "unschedulable"]
+        return lasting[-1].node if lasting and lasting[-1].outcome == "allocated" else ""
+
+    def _is_settled(self, uid: str) -> bool:
+        if uid in self.gone:
+            return any(decision.outcome == "released" for decision in self.verdicts[uid]) and not self.place(uid)
+        return bool(self.verdicts[uid])
+
+    async def settled(self) -> None:
+        """Wait until every pod is decided and every release is answered."""
+        await eventually(lambda: all(map(self._is_settled, self.pods)), REST_S)
+
+    async def idle(self) -> None:
+        """Wait until no command is left."""
+        async with asyncio.timeout(REST_S):
+            while (await stream_info(self._bus, WORK)).state.messages:  # noqa: ASYNC110  a stream tells nobody that it is empty
+                await asyncio.sleep(0.02)
+
+
+async def stand(bus: Bus) -> dict[str, list[str]]:
+    """Return where each pod stands, by the newest record of every node."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for newest in await history.newest(bus, LEDGER, ["gpubus.ledger.node.*"]):
+        record = codec.decode_as(NodeRecord, newest.payload).data
+        for allocation in record.allocations:
+            found[allocation.pod_uid].append(record.node)
+    return found
+
+
+async def play(scenario: Scenario, url: str) -> None:
+    """Run a scenario from an empty bus to the audit."""
+    stop = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        bus = await stack.enter_async_context(await Bus.connect(url, name="owner"))
+        await ensure_streams(bus)
+        owner = Owner(bus)
+        await owner.start(scenario.nodes)
+        buses = [
+            await stack.enter_async_context(await Bus.connect(url, name=f"allocator {number}"))
+            for number in range(scenario.allocators)
+        ]
+        allocators = [service.Allocator(own, f"a{number}") for number, own in enumerate(buses)]
+        running = [asyncio.create_task(allocator.run(stop)) for allocator in allocators]
+        try:
+            for step in scenario.steps:
+                await owner.play(step)
+            await owner.settled()
+            await owner.idle()
+            await eventually(lambda: not any(a.core.busy or a.core.pending for a in allocators), REST_S)
+        finally:
+            stop.set()
+            await asyncio.gather(*running)
+        await check(bus, owner)
+
+
+async def check(bus: Bus, owner: Owner) -> None:
+    """Compare the log with what the owner has been told."""
+    found = await audit(bus)
+    for violation in found.violations:  # a pod asked for twice may stand on two nodes until the later is taken back
+        assert violation.rule == "PodOnTwoNodes", violation
+        assert violation.detail.split()[1] in owner.repeated, violation
+    assert await stand(bus) == {uid: [node] for uid in owner.pods if (node := owner.place(uid))}
+    for uid, verdicts in owner.verdicts.items():
+        places = {decision.node for decision in verdicts if decision.outcome == "allocated"}
+        assert uid in owner.gone or len(places) <= 1, f"{uid} was told of {places}"
+
+
+@settings(
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(scenarios)
+def test_allocators_that_race_keep_the_ledger_whole_and_account_for_every_pod(scenario: Scenario) -> None:
+    async def example() -> None:
+        with tempfile.TemporaryDirectory(prefix="gpubus-test-", dir=SHM if SHM.is_dir() else None) as store:
+            server = LocalServer(Path(store))
+            await server.start()
+            try:
+                with patch.object(service, "SCHEDULE", SHORT_SCHEDULE), patch.object(service, "RELEASE", SHORT_RELEASE):
+                    await play(scenario, server.url)
+            finally:
+                await server.stop()
+
+    asyncio.run(example())
