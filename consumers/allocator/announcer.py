@@ -17,7 +17,7 @@ from bus.connection import Bus
 from bus.consumer import Delivery
 from bus.errors import NO_MESSAGE, ApiError, ConflictError, PublishUnconfirmedError, UndecodableError
 from bus.streams import LEDGER, TOMBSTONE_TTL_S
-from consumers.allocator.core import Announcement, Recovery
+from consumers.allocator.effects import Announcement, Recovery
 from consumers.allocator.waiting import WaitingPods
 from schemas.event import Event
 from schemas.ledger import NodeRecord
@@ -69,14 +69,15 @@ class Announcer:
                 id=said.id,
                 source=self._source,
                 type="gpubus.decision.v1",
-                subject=f"{said.namespace}/{said.name}",
+                subject=f"{said.decision.namespace}/{said.decision.name}",
                 time=now,
                 data=said.encoded,
             )
-            self._messages.append((subjects.decision(said.namespace, said.name), codec.encode(event), said.id))
+            subject = subjects.decision(said.decision.namespace, said.decision.name)
+            self._messages.append((subject, codec.encode(event), said.id))
             if said.refused is not None:
                 self._messages.append(self._waiting_record(said, said.refused, waiting.get(said.refused.uid), now))
-            elif said.placed and (entry := waiting.get(said.placed)) is not None:
+            elif (entry := waiting.get(said.decision.pod_uid)) is not None:
                 self.clear(*entry)
             self._tokens.append(said.token)
         self._send()
@@ -145,9 +146,9 @@ class Announcer:
             name=command.name,
             uid=command.uid,
             request=command.request,
-            reason=said.reason,
-            state_seq=said.basis.state if said.basis is not None else 0,
-            ledger_seq=said.basis.ledger if said.basis is not None else 0,
+            reason=said.decision.reason,
+            state_seq=said.decision.basis.state,
+            ledger_seq=said.decision.basis.ledger,
             since=before[0].since if before is not None else now,
         )
         event = Event(

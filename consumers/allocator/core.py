@@ -11,7 +11,6 @@ takes it back.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -20,70 +19,15 @@ from bus.errors import UndecodableError
 from bus.follower import Record
 from consumers.allocator.book import Addition, Book, Commit, Item, Removal
 from consumers.allocator.cluster import Cluster
-from consumers.allocator.engine import Policy, decide
+from consumers.allocator.decider import Decider
+from consumers.allocator.effects import Announcement, Counters, Effects, Recovery, encode
 from consumers.allocator.places import Places
-from schemas.cluster import Pool
-from schemas.decision import Attempt, Basis, Decision, GpuGrant
+from consumers.allocator.shelf import Shelf
+from schemas.decision import Decision
 from schemas.ledger import Allocation, NodeRecord
-from schemas.pod import GpuRequest, Release, Schedule, Waiting
+from schemas.pod import Release, Schedule, Waiting
 
 DUPLICATE = "DuplicatePlacement"
-
-
-@dataclass(slots=True)
-class Announcement:
-    """A decision to publish; ``token`` is acknowledged once it is stored."""
-
-    id: str
-    encoded: msgspec.Raw
-    namespace: str
-    name: str
-    token: object
-    refused: Schedule | None = None
-    """Set when the pod fits nowhere and has to be remembered as waiting."""
-    basis: Basis | None = None
-    reason: str = ""
-    placed: str = ""
-    """UID of the pod that was placed or released and so waits no more."""
-
-
-@dataclass(slots=True)
-class Recovery:
-    """A pod that is in the ledger already, since ``seq``: repeat what that record announced.
-
-    Then its waiting record, if it has one, is to be cleared, and ``token`` acknowledged.
-    """
-
-    command: Schedule
-    seq: int
-    token: object
-    waiting: tuple[Waiting, int] | None
-
-
-@dataclass(slots=True)
-class Effects:
-    """What the shell has to do, in no particular order."""
-
-    commits: list[Commit] = field(default_factory=list)
-    announcements: list[Announcement] = field(default_factory=list)
-    recoveries: list[Recovery] = field(default_factory=list)
-    again: list[object] = field(default_factory=list)
-    """Tokens to give back: their commands are to be delivered anew."""
-    unknown: list[tuple[Release, object]] = field(default_factory=list)
-    """Releases of pods that nothing is known of, as yet."""
-
-
-@dataclass(slots=True)
-class Counters:
-    """What happened since the start."""
-
-    decided: int = 0
-    placed: int = 0
-    refused: int = 0
-    released: int = 0
-    overtaken: int = 0
-    duplicates: int = 0
-    recovered: int = 0
 
 
 class Core:
@@ -100,17 +44,11 @@ class Core:
         self.snapshot = self.cluster.snapshot
         self.effects = Effects()
         self.counters = Counters()
-        self._clock_us = clock_us
-        self._ordinal = 0
-        self._books: dict[str, Book] = {}
-        self._dirty: dict[str, Book] = {}
-        self._commits = 0
-        self._pending: dict[str, Addition] = {}
-        self._attempts: dict[str, tuple[Attempt, ...]] = {}
-        self._removing: dict[str, Removal] = {}
+        self.decider = Decider(name, self.cluster, clock_us)
+        self._shelf = Shelf(name)
         self._places = Places()
-        self._home = (0, 1)
-        self._policies: dict[str, tuple[Pool | None, Policy]] = {}
+        self._pending: dict[str, Addition] = {}
+        self._removing: dict[str, Removal] = {}
 
     # Commands
 
@@ -138,8 +76,9 @@ class Core:
         elif place is not None:
             self._remove(place.node, command, token)
         elif (waiting := self.cluster.waiting.get(command.uid)) is not None:
-            decision = self._release_decision(command, f"{command.reason} while waiting")
-            self._announce(f"{command.uid}:{waiting[1]}:unplaced", decision, codec_raw(decision), token)
+            self._announce(
+                f"{command.uid}:{waiting[1]}:unplaced", self.decider.release(command, " while waiting"), token
+            )
         elif self._places.left(command.uid) is not None:
             self.release_nothing(command, token)
         else:
@@ -147,59 +86,28 @@ class Core:
 
     def release_nothing(self, command: Release, token: object) -> None:
         """The pod holds nothing, or nothing any more: say so, because whoever asked may never have heard it."""
-        self._ordinal += 1
         left = self._places.left(command.uid)
         before = f" since ledger record {left.seq} of {left.node}" if left is not None else ""
-        decision = self._release_decision(command, f"{command.reason}: holds nothing{before}")
-        self._announce(f"{command.uid}:{self.name}:{self._ordinal}", decision, codec_raw(decision), token)
+        decision = self.decider.release(command, f": holds nothing{before}")
+        self._announce(f"{command.uid}:{self.name}:{decision.basis.ordinal}", decision, token)
 
     def _recover(self, command: Schedule, token: object) -> None:
         """The pod has its place: only the announcement may be missing."""
         place = self._places.first(command.uid)
         if place is not None:
             self.counters.recovered += 1
-            self._attempts.pop(command.uid, None)
+            self.decider.settled(command.uid)
             waiting = self.cluster.waiting.get(command.uid)
             self.effects.recoveries.append(Recovery(command, place.seq, token, waiting))
 
-    def policy(self, pool: str) -> Policy:
-        """Return the policy that this allocator decides under for a pool."""
-        known = self.snapshot.pools().get(pool)
-        cached = self._policies.get(pool)
-        if cached is None or cached[0] is not known:
-            cached = (known, Policy.of(known or Pool(name=pool), part=self._home[0], parts=self._home[1]))
-            self._policies[pool] = cached
-        return cached[1]
-
-    def _settle_home(self) -> None:
-        """Take the part of the nodes that falls to us among the allocators that are alive."""
-        alive = self.cluster.allocators()
-        home = (alive.index(self.name), len(alive)) if self.name in alive else (0, 1)
-        if home != self._home:
-            self._home = home
-            self._policies.clear()
-
     def _place(self, command: Schedule, token: object) -> None:
-        self._ordinal += 1
         request = command.request
-        started = self._clock_us()
-        found = decide(self.snapshot, request, self.policy(request.pool))
-        decision = msgspec.structs.replace(
-            found,
-            namespace=command.namespace,
-            name=command.name,
-            pod_uid=command.uid,
-            allocator=self.name,
-            basis=Basis(state=self.cluster.state_seq, ledger=self.cluster.ledger_seq, ordinal=self._ordinal),
-            attempts=self._attempts.get(command.uid, ()),
-            duration_us=self._clock_us() - started,
-        )
+        decision = self.decider.place(command)
         self.counters.decided += 1
-        encoded = codec_raw(decision)
         if not decision.node:
             self.counters.refused += 1
-            self._attempts.pop(command.uid, None)
-            self._announce(f"{command.uid}:{self.name}:{self._ordinal}", decision, encoded, token, refused=command)
+            self.decider.settled(command.uid)
+            self._announce(f"{command.uid}:{self.name}:{decision.basis.ordinal}", decision, token, refused=command)
             return
         allocation = Allocation(
             pod_uid=command.uid,
@@ -212,67 +120,27 @@ class Core:
             qos=request.qos,
             priority=request.priority,
         )
-        addition = Addition(command, token, allocation, decision, encoded)
+        addition = Addition(command, token, allocation, decision, encode(decision))
         self._pending[command.uid] = addition
         self.snapshot.add(decision.node, allocation)
-        self._queue(decision.node, addition)
+        self._shelf.queue(decision.node, addition)
 
     def _remove(self, node: str, command: Release, token: object, *, silent: bool = False) -> None:
-        self._ordinal += 1
-        held = {a.pod_uid: a for a in self._book(node).expected_allocations()}.get(command.uid)
+        held = {a.pod_uid: a for a in self._shelf.book(node).expected_allocations()}.get(command.uid)
         if held is None:  # taken back already, as a duplicate
             if not silent:
                 self.release_nothing(command, token)
             return
-        decision = self._release_decision(command, f"{command.reason}: gave back what it held", node, held.gpus)
-        removal = Removal(command, token, decision, codec_raw(decision), silent)
+        decision = self.decider.release(command, ": gave back what it held", node, held.gpus)
+        removal = Removal(command, token, decision, encode(decision), silent)
         if not silent:
             self._removing[command.uid] = removal
         self.snapshot.remove(node, command.uid)
-        self._queue(node, removal)
-
-    def _release_decision(
-        self, command: Release, message: str, node: str = "", gpus: tuple[GpuGrant, ...] = ()
-    ) -> Decision:
-        return Decision(
-            outcome="released",
-            namespace=command.namespace,
-            name=command.name,
-            pod_uid=command.uid,
-            pool=command.pool,
-            allocator=self.name,
-            basis=Basis(state=self.cluster.state_seq, ledger=self.cluster.ledger_seq, ordinal=self._ordinal),
-            node=node,
-            gpus=gpus,
-            reason=command.reason,
-            message=message,
-        )
-
-    def _queue(self, node: str, item: Item) -> None:
-        book = self._book(node)
-        book.queued.append(item)
-        self._dirty[node] = book
-
-    def _book(self, node: str) -> Book:
-        book = self._books.get(node)
-        if book is None:
-            book = self._books[node] = Book(node)
-        return book
-
-    def warm(self) -> None:
-        """Have the engine build what it keeps per pool, so that the first pod need not wait for it."""
-        for pool in self.snapshot.pools():
-            for count in (0, 1):
-                decide(self.snapshot, GpuRequest(pool=pool, count=count), self.policy(pool))
+        self._shelf.queue(node, removal)
 
     def flush(self) -> None:
         """Turn queued changes into commits, at most one per node in flight."""
-        dirty, self._dirty = self._dirty, {}
-        for book in dirty.values():
-            self._commits += 1
-            commit = book.begin(f"{self.name}:{self._commits}")
-            if commit is not None:
-                self.effects.commits.append(commit)
+        self.effects.commits += self._shelf.begin()
 
     def tokens(self) -> list[object]:
         """Return the tokens of everything on its way."""
@@ -281,7 +149,7 @@ class Core:
     @property
     def busy(self) -> int:
         """Number of nodes with a commit in flight or changes queued."""
-        return sum(book.flying is not None or bool(book.queued) for book in self._books.values())
+        return self._shelf.busy
 
     @property
     def pending(self) -> int:
@@ -292,21 +160,18 @@ class Core:
 
     def stored(self, commit: Commit, seq: int) -> None:
         """The server stored our record at ``seq``."""
-        book = self._book(commit.node)
+        book = self._shelf.book(commit.node)
         if book.flying is not commit:  # the ledger showed it to us before the acknowledgement came
             return
-        book.land(seq)
-        book.unseen.append((seq, commit))
-        if book.queued:
-            self._dirty[commit.node] = book
+        book.unseen.append((seq, self._shelf.landed(book, seq)))
 
     def is_flying(self, commit: Commit) -> bool:
         """Whether the core still waits to learn what became of the commit."""
-        return self._book(commit.node).flying is commit
+        return self._shelf.book(commit.node).flying is commit
 
     def given_up(self, commit: Commit) -> None:
         """No answer came and the ledger, read to its end, does not hold the record: let others have the pods."""
-        book = self._book(commit.node)
+        book = self._shelf.book(commit.node)
         if book.flying is not commit:
             return
         for item in book.overtaken():
@@ -323,7 +188,7 @@ class Core:
             UndecodableError: The record cannot be read. The node is frozen: it takes nothing more until a good one comes.
         """
         self.cluster.ledger_seq = max(self.cluster.ledger_seq, record.seq)
-        book = self._book(node)
+        book = self._shelf.book(node)
         while book.unseen and book.unseen[0][0] <= record.seq:
             seq, mine = book.unseen.pop(0)
             self._settle(mine, seq)
@@ -344,10 +209,7 @@ class Core:
 
     def _land_seen(self, book: Book, seq: int) -> None:
         """The ledger shows our record before its acknowledgement came."""
-        commit = book.land(seq)
-        if book.queued:
-            self._dirty[book.node] = book
-        self._settle(commit, seq)
+        self._settle(self._shelf.landed(book, seq), seq)
 
     def _adopt(self, book: Book, seq: int, data: NodeRecord | None) -> None:
         """Take over a record that somebody else wrote, and decide anew what it overtook."""
@@ -371,7 +233,7 @@ class Core:
             self._withdraw(uid)
         self.snapshot.set_allocations(book.node, book.held.values())
         self._retry(book, items)
-        if data is not None and data.txn.startswith(f"{self.name}:"):
+        if data is not None and self._shelf.wrote(data.txn):
             # A commit of ours that we had given up landed after all.
             for uid in book.held.keys() - before.keys():
                 self._undo_duplicate(uid, book.node)
@@ -381,7 +243,7 @@ class Core:
         ours = self._pending.get(uid)
         if ours is None:
             return
-        book = self._book(ours.decision.node)
+        book = self._shelf.book(ours.decision.node)
         if ours in book.queued:
             book.queued.remove(ours)
             self.snapshot.remove(book.node, uid)
@@ -394,19 +256,13 @@ class Core:
             if isinstance(item, Removal):
                 if item.uid in book.held:
                     self.snapshot.remove(book.node, item.uid)
-                    self._queue(book.node, item)
+                    self._shelf.queue(book.node, item)
                 else:
                     self._forget(item)
                     self.effects.again.append(item.token)  # it is gone from here, or was never here and goes elsewhere
                 continue
             self._forget(item)
-            attempt = Attempt(
-                node=book.node,
-                gpus=item.decision.gpus,
-                decided=item.decision.basis.ordinal,
-                dropped=self._ordinal + 1,
-            )
-            self._attempts[item.uid] = (*self._attempts.get(item.uid, ()), attempt)
+            self.decider.overtaken(item.decision)
             self.schedule(item.command, item.token)
 
     def _freeze(self, book: Book, seq: int) -> None:
@@ -425,13 +281,13 @@ class Core:
         for item in commit.items:
             self._forget(item)
             if isinstance(item, Addition):
-                self._attempts.pop(item.uid, None)
+                self.decider.settled(item.uid)
                 self._places.add(item.uid, commit.node, seq)
                 if self._undo_duplicate(item.uid, commit.node):
                     self._recover(item.command, item.token)  # whoever placed it first may have died over it
                     continue
                 self.counters.placed += 1
-                self._announce(f"{item.uid}:{seq}", item.decision, item.encoded, item.token)
+                self._announce(f"{item.uid}:{seq}", item.decision, item.token, item.encoded)
             else:
                 self._places.remove(item.uid, commit.node, seq)
                 self.cluster.grow_by_ledger(commit.node, seq)
@@ -444,7 +300,7 @@ class Core:
                     self._remove(duplicate.node, item.command, token)
                     token = None
                 # One record may both add and remove a pod, so the sequence alone does not tell the two decisions apart.
-                self._announce(f"{item.uid}:{seq}:released", item.decision, item.encoded, token)
+                self._announce(f"{item.uid}:{seq}:released", item.decision, token, item.encoded)
 
     def _forget(self, item: Item) -> None:
         """The item is on its way no more."""
@@ -459,7 +315,7 @@ class Core:
         if first is None or first.node == node:
             return False
         self.counters.duplicates += 1
-        held = self._book(node).held.get(uid)
+        held = self._shelf.book(node).held.get(uid)
         if held is not None:
             command = Release(
                 namespace=held.namespace, name=held.name, uid=uid, pool=held.pool, node=node, reason=DUPLICATE
@@ -471,29 +327,18 @@ class Core:
         self,
         event_id: str,
         decision: Decision,
-        encoded: msgspec.Raw,
         token: object,
+        encoded: msgspec.Raw | None = None,
         *,
         refused: Schedule | None = None,
     ) -> None:
-        self.effects.announcements.append(
-            Announcement(
-                id=event_id,
-                encoded=encoded,
-                namespace=decision.namespace,
-                name=decision.name,
-                token=token,
-                refused=refused,
-                basis=decision.basis,
-                reason=decision.reason,
-                placed="" if refused is not None else decision.pod_uid,
-            )
-        )
+        said = Announcement(event_id, decision, encoded or encode(decision), token, refused)
+        self.effects.announcements.append(said)
 
     def ledger_recreated(self) -> None:
         """The LEDGER stream is another one than before: its sequences start anew."""
         self.cluster.ledger_seq = 0
-        for book in self._books.values():
+        for book in self._shelf.books():
             book.seq = 0
             for _, commit in book.unseen:
                 for item in commit.items:
@@ -513,8 +358,8 @@ class Core:
     def undo_duplicates(self) -> None:
         """Take back every later placement of a pod that stands on two nodes, whoever made it and died over it."""
         for uid, place in self._places.later():
-            held = self._book(place.node).held.get(uid)
-            if held is not None and not any(item.uid == uid for item in self._book(place.node).queued):
+            held = self._shelf.book(place.node).held.get(uid)
+            if held is not None and not any(item.uid == uid for item in self._shelf.book(place.node).queued):
                 self._undo_duplicate(uid, place.node)
 
     def on_state(self, record: Record) -> None:
@@ -524,7 +369,7 @@ class Core:
             UndecodableError: It cannot be read; see :meth:`Cluster.on_state`.
         """
         waiting = self.cluster.on_state(record)
-        self._settle_home()
+        self.decider.settle_home()
         if waiting is not None:
             self._settle_waiting(waiting)
 
@@ -534,14 +379,11 @@ class Core:
 
     def wake(self) -> list[tuple[Waiting, int]]:
         """Return the waiting pods to try again after what has grown; see :meth:`Cluster.wake`."""
-        return self.cluster.wake(self.policy, lambda uid: uid in self._pending or self._places.first(uid) is not None)
+        return self.cluster.wake(
+            self.decider.policy, lambda uid: uid in self._pending or self._places.first(uid) is not None
+        )
 
     def take_effects(self) -> Effects:
         """Return what is to be done and start a new list."""
         effects, self.effects = self.effects, Effects()
         return effects
-
-
-def codec_raw(decision: Decision) -> msgspec.Raw:
-    """Encode a decision once, for the ledger record and for its announcement."""
-    return msgspec.Raw(codec.encode(decision))

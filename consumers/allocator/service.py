@@ -115,7 +115,7 @@ class Allocator:
                 (self._scheduling(), self._releasing(), self._sweeping(), self._keeping(), self._announcer.be_present())
             )
         ]
-        self.core.warm()
+        self.core.decider.warm()
         if ready is not None:
             ready.set()
         stopped = asyncio.create_task(stop.wait())

@@ -21,7 +21,8 @@ from bus.follower import Record
 from bus.invariants import LedgerChecker, limits_of
 from consumers.allocator.announcer import Announcer, waiting_subject
 from consumers.allocator.book import Commit
-from consumers.allocator.core import Core, Recovery
+from consumers.allocator.core import Core
+from consumers.allocator.effects import Recovery
 from consumers.allocator.service import UNKNOWN_RELEASE_TRIES
 from schemas.cluster import GpuDevice, GpuInventory, Node, Pool
 from schemas.decision import Decision

@@ -1,0 +1,104 @@
+"""Makes decisions: asks the engine under this allocator's policy and signs the answer with what it had seen."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from consumers.allocator.cluster import Cluster
+from consumers.allocator.engine import Policy, decide
+from schemas.cluster import Pool
+from schemas.decision import Attempt, Basis, Decision, GpuGrant
+from schemas.pod import GpuRequest, Release, Schedule
+
+
+class Decider:
+    """Decisions of one allocator, numbered.
+
+    Args:
+        name: The allocator.
+        cluster: What it holds in memory.
+        clock_us: Elapsed microseconds, for the duration noted in decisions and for nothing else.
+    """
+
+    def __init__(self, name: str, cluster: Cluster, clock_us: Callable[[], int]) -> None:
+        self.name = name
+        self._cluster = cluster
+        self._clock_us = clock_us
+        self._ordinal = 0
+        self._attempts: dict[str, tuple[Attempt, ...]] = {}
+        self._home = (0, 1)
+        self._policies: dict[str, tuple[Pool | None, Policy]] = {}
+
+    @property
+    def ordinal(self) -> int:
+        """Number of the newest decision."""
+        return self._ordinal
+
+    def place(self, command: Schedule) -> Decision:
+        """Decide where a pod goes, or why nowhere."""
+        started = self._clock_us()
+        found = decide(self._cluster.snapshot, command.request, self.policy(command.request.pool))
+        return msgspec.structs.replace(
+            found,
+            namespace=command.namespace,
+            name=command.name,
+            pod_uid=command.uid,
+            allocator=self.name,
+            basis=self._basis(),
+            attempts=self._attempts.get(command.uid, ()),
+            duration_us=self._clock_us() - started,
+        )
+
+    def release(self, command: Release, message: str, node: str = "", gpus: tuple[GpuGrant, ...] = ()) -> Decision:
+        """State that a pod gives back what it holds, if it holds something."""
+        return Decision(
+            outcome="released",
+            namespace=command.namespace,
+            name=command.name,
+            pod_uid=command.uid,
+            pool=command.pool,
+            allocator=self.name,
+            basis=self._basis(),
+            node=node,
+            gpus=gpus,
+            reason=command.reason,
+            message=f"{command.reason}{message}",
+        )
+
+    def _basis(self) -> Basis:
+        self._ordinal += 1
+        return Basis(state=self._cluster.state_seq, ledger=self._cluster.ledger_seq, ordinal=self._ordinal)
+
+    def overtaken(self, decision: Decision) -> None:
+        """Another allocator's record came before the one that was to carry out ``decision``: the next one tells of it."""
+        attempt = Attempt(
+            node=decision.node, gpus=decision.gpus, decided=decision.basis.ordinal, dropped=self._ordinal + 1
+        )
+        self._attempts[decision.pod_uid] = (*self._attempts.get(decision.pod_uid, ()), attempt)
+
+    def settled(self, uid: str) -> None:
+        """The pod's last decision stands: what was tried before it is told."""
+        self._attempts.pop(uid, None)
+
+    def policy(self, pool: str) -> Policy:
+        """Return the policy that this allocator decides under for a pool."""
+        known = self._cluster.snapshot.pools().get(pool)
+        cached = self._policies.get(pool)
+        if cached is None or cached[0] is not known:
+            cached = (known, Policy.of(known or Pool(name=pool), part=self._home[0], parts=self._home[1]))
+            self._policies[pool] = cached
+        return cached[1]
+
+    def settle_home(self) -> None:
+        """Take the part of the nodes that falls to us among the allocators that are alive."""
+        alive = self._cluster.allocators()
+        home = (alive.index(self.name), len(alive)) if self.name in alive else (0, 1)
+        if home != self._home:
+            self._home = home
+            self._policies.clear()
+
+    def warm(self) -> None:
+        """Have the engine build what it keeps per pool, so that the first pod need not wait for it."""
+        for pool in self._cluster.snapshot.pools():
+            for count in (0, 1):
+                decide(self._cluster.snapshot, GpuRequest(pool=pool, count=count), self.policy(pool))

@@ -1,0 +1,70 @@
+"""What the core wants done: values that the shell carries out."""
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from bus import codec
+from consumers.allocator.book import Commit
+from schemas.decision import Decision
+from schemas.pod import Release, Schedule, Waiting
+
+
+@dataclass(slots=True)
+class Announcement:
+    """A decision to publish under ``id``; ``token`` is acknowledged once it is stored.
+
+    Attributes:
+        encoded: The decision as it stands in the ledger record, if it stands in one: both say the same bytes.
+        refused: The command of a pod that fits nowhere and has to be remembered as waiting.
+    """
+
+    id: str
+    decision: Decision
+    encoded: msgspec.Raw
+    token: object
+    refused: Schedule | None = None
+
+
+@dataclass(slots=True)
+class Recovery:
+    """A pod that is in the ledger already, since ``seq``: repeat what that record announced.
+
+    Then its waiting record, if it has one, is to be cleared, and ``token`` acknowledged.
+    """
+
+    command: Schedule
+    seq: int
+    token: object
+    waiting: tuple[Waiting, int] | None
+
+
+@dataclass(slots=True)
+class Effects:
+    """What the shell has to do, in no particular order."""
+
+    commits: list[Commit] = field(default_factory=list)
+    announcements: list[Announcement] = field(default_factory=list)
+    recoveries: list[Recovery] = field(default_factory=list)
+    again: list[object] = field(default_factory=list)
+    """Tokens to give back: their commands are to be delivered anew."""
+    unknown: list[tuple[Release, object]] = field(default_factory=list)
+    """Releases of pods that nothing is known of, as yet."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What happened since the start."""
+
+    decided: int = 0
+    placed: int = 0
+    refused: int = 0
+    released: int = 0
+    overtaken: int = 0
+    duplicates: int = 0
+    recovered: int = 0
+
+
+def encode(decision: Decision) -> msgspec.Raw:
+    """Encode a decision once, for the ledger record and for its announcement."""
+    return msgspec.Raw(codec.encode(decision))
