@@ -12,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from bus.consumer import Delivery, PullConsumer
+from bus.consumer import PullConsumer
+from bus.delivery import Delivery
 from bus.errors import UndecodableError
 from bus.tasks import end
 

@@ -14,7 +14,7 @@ import msgspec
 
 from bus import codec, subjects
 from bus.connection import Bus
-from bus.consumer import Delivery
+from bus.delivery import Delivery
 from bus.errors import NO_MESSAGE, ApiError, ConflictError, PublishUnconfirmedError, UndecodableError
 from bus.streams import LEDGER, TOMBSTONE_TTL_S
 from consumers.allocator.effects import Announcement, Recovery

@@ -16,8 +16,9 @@ import nats.errors
 
 from bus import codec, ledger, subjects, timers
 from bus.connection import Bus
-from bus.consumer import ConsumerSpec, Delivery, PullConsumer
+from bus.consumer import PullConsumer
 from bus.deadletter import bury
+from bus.delivery import ConsumerSpec, Delivery
 from bus.errors import ApiError, BusError, ConflictError, PublishUnconfirmedError, UndecodableError
 from bus.follower import Follower, Record
 from bus.streams import LEDGER, STATE, TICK, WORK

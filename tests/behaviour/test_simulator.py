@@ -11,7 +11,8 @@ import pytest
 
 from bus import codec, subjects
 from bus.connection import Bus
-from bus.consumer import ConsumerSpec, PullConsumer
+from bus.consumer import PullConsumer
+from bus.delivery import ConsumerSpec
 from bus.follower import Follower, Record
 from bus.streams import stream_info
 from producers.simulator.build import gpu_uuid, pod_uid

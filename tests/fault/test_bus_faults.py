@@ -8,7 +8,8 @@ import pytest
 
 from bus import codec, ledger, subjects
 from bus.connection import Bus
-from bus.consumer import ConsumerSpec, PullConsumer
+from bus.consumer import PullConsumer
+from bus.delivery import ConsumerSpec
 from bus.errors import ConflictError
 from bus.follower import Follower, Record
 from bus.streams import LEDGER, STATE, WORK, ensure_streams, stream_info
