@@ -142,6 +142,11 @@ class Bus:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
+    @property
+    def epoch(self) -> int:
+        """Number of connections lost so far; see :attr:`bus.publisher.Publisher.epoch`."""
+        return self.publisher.epoch
+
     def on_reconnect(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` after every reconnect. It must only schedule work."""
         self._on_reconnect.append(callback)

@@ -97,15 +97,13 @@ class PullConsumer:
     async def take(self, limit: int) -> list[Delivery]:
         """Wait for messages and return up to ``limit`` of those at hand; an empty list means the consumer was stopped.
 
-        Messages whose ``ack_wait`` ran out in the buffer are skipped: the server has lent them to somebody else.
+        Messages that have lapsed in the buffer are skipped: the server may have lent them to somebody else.
         """
-        loop = asyncio.get_running_loop()
         while not self._stopping:
             taken: list[Delivery] = []
-            now = loop.time()
             while self._buffer and len(taken) < limit:
                 delivery = self._buffer.popleft()
-                if delivery.expires > now:
+                if not delivery.lapsed:
                     taken.append(delivery)
             self._top_up()
             if taken:

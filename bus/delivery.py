@@ -52,12 +52,14 @@ class Lender(Protocol):
 class Delivery:
     """One message lent to this member until it says what became of it."""
 
-    __slots__ = ("_consumer", "_message", "expires", "position")
+    __slots__ = ("_consumer", "_message", "epoch", "expires", "position")
 
     def __init__(self, consumer: Lender, message: Msg, expires: float) -> None:
         self._consumer = consumer
         self._message = message
         self.position = position(message.reply)
+        self.epoch = consumer.bus.epoch
+        """Epoch of the connection that it came by."""
         self.expires = expires
         """Loop time at which the server gives the message to somebody else."""
 
@@ -81,8 +83,11 @@ class Delivery:
 
     @property
     def lapsed(self) -> bool:
-        """Whether the server may have given the message to somebody else by now."""
-        return asyncio.get_running_loop().time() >= self.expires
+        """Whether the server may have given the message to somebody else by now.
+
+        A lost connection ends the lease too: a server that was killed may have forgotten whom it had lent what.
+        """
+        return self.epoch != self._consumer.bus.epoch or asyncio.get_running_loop().time() >= self.expires
 
     async def ack(self) -> None:
         """Say that the work is done. If this is lost the message comes again: handlers are idempotent."""

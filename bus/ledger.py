@@ -52,7 +52,9 @@ _got = msgspec.json.Decoder(_Got)
 _batch_ack = msgspec.json.Decoder(_BatchAck)
 
 
-async def commit(bus: Bus, subject: str, payload: bytes, *, txn: str, expected: int, timeout: float = 60.0) -> int:
+async def commit(
+    bus: Bus, subject: str, payload: bytes, *, txn: str, expected: int, epoch: int | None = None, timeout: float = 60.0
+) -> int:
     """Replace the record at ``expected`` and return the sequence of the new one.
 
     Args:
@@ -61,14 +63,16 @@ async def commit(bus: Bus, subject: str, payload: bytes, *, txn: str, expected: 
         payload: The encoded record event; the record inside carries ``txn``.
         txn: Identity of this commit.
         expected: Sequence of the record it replaces; 0 when the key has none.
+        epoch: Write over the connection of this epoch only. After a lost connection others may have been given the same
+            work, and once they have read the ledger nothing of ours may appear in it any more.
         timeout: Seconds to keep trying for a definite answer.
 
     Raises:
         ConflictError: Somebody else replaced the record first. Nothing of ours was or will be written.
-        PublishUnconfirmedError: No definite answer within ``timeout``; only then is the outcome open.
+        PublishUnconfirmedError: No definite answer within ``timeout`` or the epoch; only then is the outcome open.
     """
     try:
-        ack = await bus.publisher.publish(subject, payload, expected=expected, timeout=timeout)
+        ack = await bus.publisher.publish(subject, payload, expected=expected, epoch=epoch, timeout=timeout)
     except ConflictError as conflict:
         if conflict.ambiguous and (seq := await _landed(bus, subject, txn, expected)):
             return seq

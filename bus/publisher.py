@@ -86,6 +86,8 @@ class Publisher:
         self._client = client
         self._inbox = inbox
         self._slots = asyncio.Semaphore(window)
+        self.epoch = 0
+        """Number of connections lost so far: what was sent in an earlier epoch is stored already or never will be."""
         self._waiting: dict[str, asyncio.Future[Ack]] = {}
         self._deadlines: deque[tuple[float, str, str]] = deque()
         self._next = 0
@@ -106,6 +108,7 @@ class Publisher:
 
     def disconnected(self) -> None:
         """The connection is gone: everything unconfirmed is ambiguous from now on."""
+        self.epoch += 1
         self._connected.clear()
         self._fail_all("the connection was lost")
 
@@ -121,6 +124,7 @@ class Publisher:
         msg_id: str | None = None,
         expected: int | None = None,
         headers: dict[str, str] | None = None,
+        epoch: int | None = None,
         timeout: float = 30.0,
     ) -> Ack:
         """Publish until the server gives a definite answer, for at most ``timeout`` seconds.
@@ -131,6 +135,7 @@ class Publisher:
             msg_id: Deterministic identity, ``Nats-Msg-Id``.
             expected: Compare-and-set: the stream sequence of the newest message on ``subject``; 0 when there must be none.
             headers: Further NATS headers.
+            epoch: Send in this epoch only, for what must not arrive after somebody else has taken over.
             timeout: Seconds over all attempts.
 
         Raises:
@@ -142,6 +147,8 @@ class Publisher:
         deadline = time.monotonic() + timeout
         attempt, cause = 0, "no connection"
         while (left := deadline - time.monotonic()) > 0:
+            if epoch is not None and epoch != self.epoch:
+                raise PublishUnconfirmedError(subject, "the connection was lost")
             try:
                 ack = await (await self._send(message, left))
             except (PublishUnconfirmedError, TimeoutError) as error:

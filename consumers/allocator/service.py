@@ -96,6 +96,7 @@ class Allocator:
         self._sweeps = PullConsumer(bus, SWEEPS, prefetch=2)
         self._state = Follower(bus, STATE, STATE_FILTERS, self._on_state)
         self._ledger = Follower(bus, LEDGER, ["gpubus.ledger.>"], self._on_ledger, recreated=self.core.ledger_recreated)
+        self._read_in = bus.epoch
         self._pump_due = False
         self._wake_timer: asyncio.TimerHandle | None = None
         self._room = asyncio.Event()
@@ -148,8 +149,8 @@ class Allocator:
 
     async def _scheduling(self) -> None:
         while batch := await self._schedule.take(BATCH):
-            if any(delivery.position.deliveries > 1 for delivery in batch):
-                await self._catch_up()
+            if not await self._safe_to_place(batch):
+                continue
             for delivery, command in await self._decode(batch, Schedule):
                 self.core.schedule(command, delivery)
             self._pump()
@@ -157,6 +158,22 @@ class Allocator:
                 self._room.clear()
                 await self._room.wait()
             await asyncio.sleep(0)
+
+    async def _safe_to_place(self, batch: list[Delivery]) -> bool:
+        """Whether the ledger shows all that earlier takers of these commands may have placed.
+
+        They were taken before if they are delivered again, and may have been if we come back from a lost connection: then
+        the ledger has to be read up to now. If it cannot be, the commands go back.
+        """
+        epoch = self._bus.epoch
+        if epoch == self._read_in and all(delivery.position.deliveries == 1 for delivery in batch):
+            return True
+        if await self._catch_up():
+            self._read_in = epoch
+            return True
+        for delivery in batch:
+            await delivery.retry(1.0)
+        return False
 
     async def _releasing(self) -> None:
         while batch := await self._release.take(BATCH):
@@ -205,7 +222,7 @@ class Allocator:
         latest = asyncio.get_running_loop().time() + LEASE_MARGIN_S
         good: list[tuple[Delivery, Any]] = []
         for delivery in batch:
-            if delivery.expires < latest:
+            if delivery.lapsed or delivery.expires < latest:
                 continue
             try:
                 good.append((delivery, codec.decode_as(struct, delivery.payload).data))
@@ -213,13 +230,15 @@ class Allocator:
                 await delivery.dead(error.reason)
         return good
 
-    async def _catch_up(self) -> None:
-        """Wait until the ledger as it is now has been applied; give up quietly when the server cannot say."""
+    async def _catch_up(self) -> bool:
+        """Wait until the ledger as it is now has been applied, and return whether the server could say."""
         try:
             async with asyncio.timeout(LEASE_S / 2):
                 await self._ledger.caught_up()
         except (TimeoutError, nats.errors.Error, ApiError):
             log.info("%s: the ledger could not be read up to now", self.name)
+            return False
+        return True
 
     # Events
 
@@ -304,7 +323,13 @@ class Allocator:
         commit.payload = codec.encode(event)
         try:
             seq = await ledger.commit(
-                self._bus, subject, commit.payload, txn=commit.txn, expected=commit.expected, timeout=LEASE_S
+                self._bus,
+                subject,
+                commit.payload,
+                txn=commit.txn,
+                expected=commit.expected,
+                epoch=self._bus.epoch,
+                timeout=LEASE_S,
             )
         except ConflictError:
             # The record that came first is on its way to us, and the core acts when it arrives. Make sure that it does.
