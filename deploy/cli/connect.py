@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import signal
 import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -44,14 +45,33 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for program
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a command's coroutine to its end, on uvloop where there is one."""
+    """Run a command's coroutine to its end, on uvloop where there is one.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C ended it. A command with a way of its own to stop replaces the signal handler.
+    """
+    interruptible = _interruptible(work)
     if sys.platform == "win32":
-        return asyncio.run(work)
+        return asyncio.run(interruptible)
     try:
         import uvloop
     except ImportError:
-        return asyncio.run(work)
-    return uvloop.run(work)
+        return asyncio.run(interruptible)
+    return uvloop.run(interruptible)
+
+
+async def _interruptible(work: Coroutine[Any, Any, T]) -> T:
+    from bus.tasks import end
+
+    task = asyncio.ensure_future(work)
+    loop = asyncio.get_running_loop()
+    ending: list[asyncio.Task[None]] = []
+    # The loop's own way is to cancel once, and a single cancellation may be swallowed.
+    loop.add_signal_handler(signal.SIGINT, lambda: ending.append(loop.create_task(end(task))))
+    await asyncio.wait([task])
+    if ending:
+        raise KeyboardInterrupt
+    return task.result()
 
 
 def servers(nats: list[str] | None) -> list[str]:
