@@ -610,10 +610,26 @@ class Allocators(RuleBasedStateMachine):
 
 
 Allocators.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=150,
     stateful_step_count=50,
     deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),
 )
 TestAllocators = Allocators.TestCase
+
+
+def test_a_pod_that_takes_the_name_of_another_waits_in_its_place() -> None:
+    def waiting(uid: str) -> Waiting:
+        request = SHAPES["whole"]
+        return Waiting(
+            namespace="d", name="web-0", uid=uid, request=request, reason="r", state_seq=0, ledger_seq=0, since=NOW
+        )
+
+    world = World(1)
+    first, second = waiting("first"), waiting("second")
+    for pod in (first, second):
+        world.state.publish(waiting_subject(pod), encoded(pod, pod.uid))
+    (member,) = world.members
+    member.hear_state()
+    assert member.core.cluster.waiting.all() == ["second"]

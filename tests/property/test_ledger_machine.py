@@ -31,7 +31,7 @@ from tests.conftest import SHM, eventually
 pytestmark = pytest.mark.slow
 
 POOL = Pool(name="p")
-REST_S = 30.0
+REST_S = 60.0
 SHORT_SCHEDULE = msgspec.structs.replace(service.SCHEDULE, ack_wait_s=1.0)
 SHORT_RELEASE = msgspec.structs.replace(service.RELEASE, ack_wait_s=1.0)
 """Leases so short that some run out: commands that come again are part of the game."""
