@@ -387,7 +387,9 @@ workloads = st.builds(Workload, st.lists(kinds, min_size=1, max_size=5).map(tupl
 @st.composite
 def policies(draw: st.DrawFn) -> Policy:
     parts = draw(st.sampled_from([1, 1, 2, 3]))
-    name = draw(st.sampled_from(["NodeCompactGPULowLoad", "CompactFirst", "LowLoadFirst", *["FragmentationGradient"] * 2]))
+    name = draw(
+        st.sampled_from(["NodeCompactGPULowLoad", "CompactFirst", "LowLoadFirst", *["FragmentationGradient"] * 2])
+    )
     return Policy(
         name=name,
         workload=draw(workloads) if name == "FragmentationGradient" else Workload(),
