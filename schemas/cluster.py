@@ -7,7 +7,9 @@ import msgspec
 from schemas.event import Timestamp
 
 Vendor = str
-PlacementMode = Literal["NodeCompactGPULowLoad", "CompactFirst", "LowLoadFirst"]
+PlacementMode = Literal[
+    "NodeCompactGPULowLoad", "CompactFirst", "LowLoadFirst", "FragmentationGradient", "PackingValue"
+]
 
 Amount = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -73,15 +75,35 @@ class Oversubscription(msgspec.Struct, frozen=True, kw_only=True):
     host_disk: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
 
 
+class PodKind(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Pods that ask for the same: one line of the workload that a placement mode prepares a pool for.
+
+    Attributes:
+        cpu_milli: CPU of one pod.
+        gpus: GPUs of one pod; 0 for a pod that only takes CPU and memory.
+        share_milli: Share of each GPU, in thousandths of the whole.
+        models: GPU models the pod accepts; empty accepts all.
+        pods: How many such pods there are among those counted.
+    """
+
+    cpu_milli: Amount = 0
+    gpus: Annotated[int, msgspec.Meta(ge=0, le=128)] = 0
+    share_milli: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
+    models: tuple[str, ...] = ()
+    pods: Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)] = 1
+
+
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
     """A set of nodes that is allocated from under one policy.
 
     Attributes:
         name: Pool name, the last token of ``gpubus.work.schedule.<pool>``.
-        placement: TensorFusion placement mode of the pool's scheduling template.
+        placement: TensorFusion placement mode of the pool's scheduling template, or one of the two that keep the free GPUs
+            of use to the pods to come: ``FragmentationGradient`` and ``PackingValue``.
         vram_weight: Weight of VRAM in a GPU's score, in percent (upstream chart default 0.7).
         tflops_weight: Weight of compute in a GPU's score, in percent (upstream chart default 0.3).
         oversubscription: See :class:`Oversubscription`.
+        workload: The pods that are expected, for the placement modes that prepare for them; empty for a vague guess.
     """
 
     name: str
@@ -89,3 +111,4 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     vram_weight: Annotated[int, msgspec.Meta(ge=0, le=100)] = 70
     tflops_weight: Annotated[int, msgspec.Meta(ge=0, le=100)] = 30
     oversubscription: Oversubscription = Oversubscription()
+    workload: tuple[PodKind, ...] = ()

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from consumers.allocator.engine import Policy, Snapshot, Workload, decide, fit, fits_on
+from consumers.allocator.engine import Policy, Price, Snapshot, Workload, decide, fit, fits_on
 from schemas.cluster import GpuDevice, GpuInventory, Node, Oversubscription, PodKind, Pool
 from schemas.decision import GpuGrant
 from schemas.ledger import Allocation
@@ -221,16 +221,147 @@ def gradient(world: World, name: str, request: GpuRequest, policy: Policy) -> tu
     return score, {"fragmented": percent[0], "fragmented_after": percent[1]}, chosen
 
 
+# PackingValue, likewise: each kind looks at what a node is worth to it.
+
+
+def worth(free: int, policy: Policy) -> int:
+    if free == 1000:
+        return 1_000_000
+    best = [0]
+    for room in range(1, free + 1):
+        fit = [price for price in policy.prices if price.share_milli <= room]
+        best.append(max([best[-1], *(best[room - price.share_milli] + price.micro for price in fit)]))
+    return best[free]
+
+
+def usable(world: World, name: str) -> list[Gpu]:
+    return [gpu for gpu in gpus_of(world, name) if gpu.device.healthy and not gpu.device.used_by]
+
+
+def value(world: World, name: str, request: GpuRequest, policy: Policy, slots: list[int]) -> Fraction:
+    """Return the value of a node after a request has taken some slots, in GPUs."""
+    gpus = gpus_of(world, name)
+    free = [share_left(gpu, request) if slot in slots else free_share(gpu) for slot, gpu in enumerate(gpus)]
+    total_worth = Fraction(sum(worth(share, policy) for share in free), 1_000_000)
+    idle, cpu = sum(share == 1000 for share in free), max(0, left_of(world, name)[1] - request.cpu_milli)
+    prices = {price.share_milli: Fraction(price.micro, 1_000_000) for price in policy.prices} | {1000: Fraction(1)}
+    model = next((gpu.device.model for gpu in usable(world, name)), None)
+    kinds = [kind for kind in policy.workload.kinds if kind.gpus and kind.share_milli]
+    scale = sum(kind.pods * kind.gpus * prices[kind.share_milli] for kind in kinds)
+    found = Fraction(0)
+    for kind in kinds:
+        weight = kind.pods * prices[kind.share_milli] / scale
+        if kind.models and model not in kind.models:
+            continue
+        if kind.gpus == 1:
+            reach = Fraction(cpu, kind.cpu_milli) * prices[kind.share_milli] if kind.cpu_milli else total_worth
+            found += weight * min(total_worth, reach)
+        else:
+            sets = min(idle // kind.gpus, cpu // kind.cpu_milli if kind.cpu_milli else idle)
+            found += weight / 10 * sets
+    return found
+
+
+def demand(workload: Workload, wanted: Callable[[PodKind], bool] = lambda _kind: True) -> int:
+    return sum(kind.pods * kind.gpus * kind.share_milli for kind in workload.kinds if wanted(kind))
+
+
+def open_nodes(world: World, pool: str) -> list[str]:
+    return [
+        name
+        for name, node in world.nodes.items()
+        if node.pool == pool and node.ready and not node.unschedulable and name not in world.frozen
+    ]
+
+
+def penalty(world: World, name: str, request: GpuRequest, policy: Policy) -> int:
+    """Return what scarcity takes off, in thousandths of a GPU."""
+    first = next(iter(usable(world, name)), None)
+    if first is None:
+        return 0
+    of_model: dict[str, int] = {}
+    for other in open_nodes(world, request.pool):
+        for gpu in usable(world, other):
+            model = usable(world, other)[0].device.model
+            of_model[model] = of_model.get(model, 0) + free_share(gpu)
+    scarcity = 0
+    for models in {kind.models for kind in policy.workload.kinds if kind.models and kind.gpus}:
+        if first.device.model in models:
+            bound = demand(policy.workload, lambda kind, models=models: kind.models == models)  # type: ignore[misc]
+            left = max(1, sum(of_model.get(model, 0) for model in models))
+            part = Fraction(bound, max(1, demand(policy.workload)))
+            scarcity += math.floor(1000 * part * sum(of_model.values()) / left)
+    device = first.device
+    compute, vram = request.compute_milli, request.vram_milli
+    if request.tflops_milli and device.tflops_milli:
+        compute = math.ceil(Fraction(1000 * request.tflops_milli, device.tflops_milli))
+    if request.vram_bytes and device.vram_bytes:
+        vram = math.ceil(Fraction(1000 * request.vram_bytes, device.vram_bytes))
+    return request.count * min(1000, max(compute, vram)) * min(3000, scarcity) // 1000
+
+
+def packing(world: World, name: str, request: GpuRequest, policy: Policy) -> tuple[int, dict[str, int], list[int]]:
+    gpus, standing = gpus_of(world, name), run_filters(world, name, request)[2]
+    slots = [slot for slot, gpu in enumerate(gpus) if gpu in standing]
+    before = value(world, name, GpuRequest(pool="p", count=0), policy, [])
+
+    def gain(chosen: list[int]) -> int:
+        return round(1000 * (value(world, name, request, policy, chosen) - before))
+
+    def loss(slot: int) -> int:
+        return worth(free_share(gpus[slot]), policy) - worth(share_left(gpus[slot], request), policy)
+
+    if request.count == 1:
+        used = sorted((slot for slot in slots if free_share(gpus[slot]) < 1000), key=lambda slot: (loss(slot), slot))
+        idle = [slot for slot in slots if free_share(gpus[slot]) == 1000]
+        chosen = [max(used[:1] + idle[:1], key=lambda slot: gain([slot]))]
+    else:
+        chosen = sorted(sorted(slots, key=lambda slot: (free_share(gpus[slot]), slot))[: request.count])
+    charge = 20 * sum(free_share(gpu) == 1000 for gpu in gpus)
+    parts = {"value": gain(chosen), "idle": -charge, "scarcity": -penalty(world, name, request, policy)}
+    return sum(parts.values()), parts, chosen
+
+
+def under_guard(world: World, name: str, request: GpuRequest, policy: Policy) -> bool:
+    width = max(kind.gpus for kind in policy.workload.kinds)
+    if request.count >= width or width < 2:
+        return False
+
+    def wide(other: str) -> bool:
+        free = [free_share(gpu) for gpu in usable(world, other)]
+        return len(free) >= width and set(free) == {1000}
+
+    nodes = open_nodes(world, request.pool)
+    free = sum(free_share(gpu) for other in nodes for gpu in usable(world, other))
+    part = Fraction(demand(policy.workload, lambda kind: kind.gpus == width), max(1, demand(policy.workload)))
+    return wide(name) and 1000 * width * sum(map(wide, nodes)) < part * free
+
+
+def prefer(world: World, name: str, request: GpuRequest, policy: Policy, points: int) -> tuple[int, ...]:
+    """Return what decides between two nodes before their names do, the smaller first."""
+    part = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) % policy.parts
+    if policy.name != "PackingValue":
+        return part != policy.part, -points
+    step = math.floor(Fraction(points, 50) + Fraction(1, 2))
+    free, cpu = sum(free_share(gpu) for gpu in gpus_of(world, name)), max(0, left_of(world, name)[1])
+    return part != policy.part, under_guard(world, name, request, policy), -step, free, cpu // 100
+
+
+AHEAD = {"FragmentationGradient": gradient, "PackingValue": packing}
+
+
 def rate(world: World, name: str, request: GpuRequest, policy: Policy) -> tuple[int, dict[str, int]]:
-    if policy.name == "FragmentationGradient":
-        return gradient(world, name, request, policy)[:2]
+    if policy.name in AHEAD:
+        return AHEAD[policy.name](world, name, request, policy)[:2]
     return score(world, name, request, policy)
 
 
 def pick(world: World, name: str, request: GpuRequest, policy: Policy, gpus: list[Gpu]) -> list[GpuDevice]:
-    if policy.name == "FragmentationGradient":
+    if policy.name in AHEAD:
         everything = gpus_of(world, name)
-        return [everything[slot].device for slot in gradient(world, name, request, policy)[2] if request.count]
+        return [
+            everything[slot].device for slot in AHEAD[policy.name](world, name, request, policy)[2] if request.count
+        ]
     most_used = policy.name == "CompactFirst"
     preferred = sorted(
         range(len(gpus)), key=lambda slot: (-weighted(*shares(gpus[slot]), policy, free=not most_used), slot)
@@ -263,11 +394,7 @@ def search(world: World, request: GpuRequest, policy: Policy) -> dict[str, Any]:
 
     scored = {name: rate(world, name, request, policy) for name in fits}
 
-    def place(name: str) -> tuple[bool, int, str]:
-        part = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) % policy.parts
-        return part != policy.part, -scored[name][0], name
-
-    ranked = sorted(fits, key=place)
+    ranked = sorted(fits, key=lambda name: (*prefer(world, name, request, policy, scored[name][0]), name))
     candidates = [(name, *scored[name]) for name in ranked[:3]]
     if not ranked:
         return {"node": "", "gpus": [], "reason": max(refused, key=ORDER.index), "filters": filters, "candidates": []}
@@ -387,12 +514,15 @@ workloads = st.builds(Workload, st.lists(kinds, min_size=1, max_size=5).map(tupl
 @st.composite
 def policies(draw: st.DrawFn) -> Policy:
     parts = draw(st.sampled_from([1, 1, 2, 3]))
-    name = draw(
-        st.sampled_from(["NodeCompactGPULowLoad", "CompactFirst", "LowLoadFirst", *["FragmentationGradient"] * 2])
-    )
+    name = draw(st.sampled_from(["NodeCompactGPULowLoad", "CompactFirst", "LowLoadFirst", *list(AHEAD) * 2]))
+    workload = draw(workloads) if name in AHEAD else Workload()
+    # Prices of no round numbers: no score lies just between two steps, where a float could fall to either side.
+    micro = st.sampled_from([1_237, 123_457, 333_331, 502_009, 700_001, 999_983])
+    shares = sorted({kind.share_milli for kind in workload.kinds if kind.gpus and 0 < kind.share_milli < 1000})
     return Policy(
         name=name,
-        workload=draw(workloads) if name == "FragmentationGradient" else Workload(),
+        workload=workload,
+        prices=tuple(Price(share, draw(micro)) for share in shares) if name == "PackingValue" else (),
         vram_weight=draw(st.sampled_from([70, 0, 33, 100])),
         tflops_weight=draw(st.sampled_from([30, 0, 50, 100])),
         parts=parts,

@@ -2,14 +2,12 @@
 
 from typing import Final
 
-from consumers.allocator.engine.host import Host
 from consumers.allocator.engine.need import Need
 from consumers.allocator.engine.policy import Policy
 from consumers.allocator.engine.rules import ENGINE_VERSION, FITS, NO_INVENTORY, STAGE_SHIFT
-from consumers.allocator.engine.score import choose_gpus
 from consumers.allocator.engine.snapshot import Snapshot
 from schemas import reasons
-from schemas.decision import Basis, Decision, FilterReport, GpuGrant
+from schemas.decision import Basis, Decision, FilterReport
 from schemas.pod import GpuRequest
 
 CANDIDATES: Final = 3
@@ -23,8 +21,8 @@ def decide(snapshot: Snapshot, request: GpuRequest, policy: Policy) -> Decision:
     Pure: equal snapshots, requests and policies give equal decisions, whatever was decided before. The snapshot is not
     changed; the caller adds the allocation once it has committed it, or optimistically before.
 
-    Rules: the filters of :mod:`~consumers.allocator.engine.rules`, the scores of :mod:`~consumers.allocator.engine.score`,
-    the tie-break of :class:`~consumers.allocator.engine.policy.Policy`.
+    Rules: the filters of :mod:`~consumers.allocator.engine.rules`, the modes and the tie-break of
+    :class:`~consumers.allocator.engine.policy.Policy`.
 
     Args:
         snapshot: What is known.
@@ -50,7 +48,7 @@ def decide(snapshot: Snapshot, request: GpuRequest, policy: Policy) -> Decision:
         dominant = next(report.reason for report in reversed(filters) if report.nodes)
         message = f"0 of {table.live} nodes fit: {refused}"
         return _unschedulable(request, policy, dominant, message, filters)
-    candidates = tuple(fit.ranking.candidate(row) for row in best)
+    candidates = tuple(fit.order.candidate(row) for row in best)
     host = table.hosts[best[0]]
     assert host is not None  # noqa: S101
     winner = candidates[0]
@@ -63,7 +61,7 @@ def decide(snapshot: Snapshot, request: GpuRequest, policy: Policy) -> Decision:
         allocator="",
         basis=_NO_BASIS,
         node=winner.node,
-        gpus=_grants(fit.need, host, fit.standing(best[0]), policy),
+        gpus=fit.grants(best[0], host),
         message=f"{fit.fitting_nodes} of {table.live} nodes fit, {winner.node} scores highest: {winner.score}",
         policy=policy.name,
         policy_hash=policy.hash,
@@ -87,15 +85,7 @@ def fits_on(snapshot: Snapshot, request: GpuRequest, node: str) -> bool:
         return False
     need = Need(request)
     slots = [slot for slot, device in enumerate(host.devices or ()) if need.accepts(device)]
-    return need.verdict(host, slots) >> STAGE_SHIFT == FITS
-
-
-def _grants(need: Need, host: Host, standing: list[int], policy: Policy) -> tuple[GpuGrant, ...]:
-    if not need.count:
-        return ()
-    assert host.devices is not None  # noqa: S101
-    _, fitting = need.fitting(host, standing)
-    return tuple(need.grant(host.devices[slot]) for slot in choose_gpus(host, fitting, need.count, policy))
+    return need.judge(host, slots)[0] >> STAGE_SHIFT == FITS
 
 
 def _unschedulable(

@@ -10,8 +10,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from consumers.allocator.engine.host import Host
 from consumers.allocator.engine.need import SHORT, Need
-from consumers.allocator.engine.ranking import REFUSED, Ranking
+from consumers.allocator.engine.ranking import REFUSED, Keys, Order
 from consumers.allocator.engine.rules import (
     COMPUTE,
     COMPUTE_SHIFT,
@@ -25,18 +26,20 @@ from consumers.allocator.engine.rules import (
 )
 from consumers.allocator.engine.screen import Screen, count_per_row
 from consumers.allocator.engine.table import ENOUGH_COMPUTE, ENOUGH_GPUS, ENOUGH_VRAM, Table
-from schemas.decision import FilterReport
+from schemas.decision import FilterReport, GpuGrant
 
 Ints = NDArray[np.int64]
+Rows = NDArray[np.intp]
 
 EXAMPLES: Final = 3
-FEW_ROWS: Final = 8
+FEW_ROWS: Final = 20
 """Up to here a plain loop over the rows beats the fixed cost of array operations (measured)."""
 
 _REFUSAL: Final = 1 << STAGE_SHIFT
 """The least verdict that refuses."""
 _ROW: Final = 1 << STAGE_SHIFT
 _NOWHERE: Final = -1
+_GPU_AMOUNTS: Final = (COMPUTE, VRAM)
 
 
 class Fit:
@@ -45,23 +48,23 @@ class Fit:
     Attributes:
         need: The request shape.
         screen: The static filters' outcome that the verdicts build on.
-        ranking: The policy's order of nodes.
+        order: The policy's order of nodes.
     """
 
     __slots__ = (
         "_counts", "_cursor", "_epoch", "_examples", "_horizon", "_keys", "_table", "_verdicts",
-        "need", "ranking", "screen",
+        "need", "order", "screen",
     )  # fmt: skip
 
-    def __init__(self, need: Need, table: Table, screen: Screen, ranking: Ranking) -> None:
+    def __init__(self, need: Need, table: Table, screen: Screen, order: Order) -> None:
         self.need = need
         self.screen = screen
-        self.ranking = ranking
+        self.order = order
         self._table = table
         self._epoch = -1
         self._cursor = 0
         self._verdicts: Ints = np.zeros(0, dtype=np.int64)
-        self._keys: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
+        self._keys: Keys = np.zeros(0, dtype=np.int32)
         # Per stage the rows that end there, and their GPUs with enough compute and with enough VRAM too, packed.
         self._counts = [0] * STAGES
         # First refused nodes per stage, None when not known; and the last row that could change them.
@@ -77,7 +80,7 @@ class Fit:
         """Apply what changed in the table since the last call."""
         table = self._table
         self.screen.refresh()
-        self.ranking.refresh()
+        self.order.refresh()
         log = table.changes
         if self._epoch == table.epoch:
             if self._cursor == log.end:
@@ -95,15 +98,7 @@ class Fit:
 
     def best(self, count: int) -> list[int]:
         """Return the best rows that fit, at most ``count``, best first."""
-        keys = self._keys
-        found: list[tuple[int, int]] = []
-        for _ in range(min(count, self.fitting_nodes)):
-            row = int(keys.argmax())
-            found.append((row, keys.item(row)))
-            keys[row] = REFUSED
-        for row, key in found:
-            keys[row] = key
-        return [row for row, _ in found]
+        return self.order.best(self._keys, min(count, self.fitting_nodes))
 
     def reports(self) -> tuple[FilterReport, ...]:
         """Return what each filter removed, in filter order, without those that removed nothing."""
@@ -112,8 +107,11 @@ class Fit:
         computable, fitting = (everywhere >> COMPUTE_SHIFT) & COUNT_MASK, everywhere & COUNT_MASK
         found = []
         for stage, code in STAGE_CODES.items():
-            nodes = counts[stage] >> STAGE_SHIFT
-            gpus = totals[stage] + (counts[stage] & COUNT_MASK)
+            count, gpus = counts[stage], totals[stage]
+            if not count and not gpus and stage not in _GPU_AMOUNTS:
+                continue
+            nodes = count >> STAGE_SHIFT
+            gpus += count & COUNT_MASK
             if stage == COMPUTE:
                 gpus = self.screen.eligible - computable
             elif stage == VRAM:
@@ -127,10 +125,14 @@ class Fit:
                 found.append(FilterReport(reason=code, gpus=gpus))
         return tuple(found)
 
-    def standing(self, row: int) -> list[int]:
-        """Return the slots of a row whose GPUs the static filters leave standing."""
-        slots: list[int] = self.screen.standing[row].nonzero()[0].tolist()
-        return slots
+    def grants(self, row: int, host: Host) -> tuple[GpuGrant, ...]:
+        """Return what the policy gives of a row that the request fits on."""
+        need = self.need
+        if not need.count:
+            return ()
+        assert host.devices is not None  # noqa: S101
+        _, fitting = need.fitting(host, self.screen.slots(row))
+        return tuple(need.grant(host.devices[slot]) for slot in self.order.choose(row, host, fitting, need.count))
 
     def _find_examples(self, stage: int, nodes: int) -> tuple[str, ...]:
         matches = (self._verdicts >> STAGE_SHIFT) == stage
@@ -146,16 +148,16 @@ class Fit:
         self._examples[stage] = examples
         return examples
 
-    def _verdicts_on(self, rows: NDArray[np.intp]) -> Ints:
-        """Return the verdicts on some rows: :meth:`Need.verdict` and the screen, as array operations."""
+    def _verdicts_on(self, rows: Rows) -> tuple[Ints, NDArray[np.bool_]]:
+        """Return :meth:`Need.judge` and the screen on some rows, as array operations."""
         need, table = self.need, self._table
         limits: Ints = table.limits.take(rows, axis=0)
+        fitting: NDArray[np.bool_] = self.screen.standing.take(rows, axis=0)
         if not need.count:
             limits[:, : ENOUGH_GPUS + 1] = 0
             verdicts: Ints = SHORT.take((limits < need.limits).argmax(axis=1))
-            return np.maximum(verdicts, self.screen.stages.take(rows), out=verdicts)
-        fitting = getattr(table, need.compute_column).take(rows, axis=0) >= need.compute
-        fitting &= self.screen.standing.take(rows, axis=0)
+            return np.maximum(verdicts, self.screen.stages.take(rows), out=verdicts), fitting
+        fitting &= getattr(table, need.compute_column).take(rows, axis=0) >= need.compute
         computable = count_per_row(fitting)
         fitting &= getattr(table, need.vram_column).take(rows, axis=0) >= need.vram
         fits = count_per_row(fitting)
@@ -165,26 +167,31 @@ class Fit:
         verdicts += np.left_shift(computable, COMPUTE_SHIFT, dtype=np.int64)
         verdicts += fits
         # Stages count down in filter order, and no GPU stands on a screened row: the larger verdict is the earlier.
-        return np.maximum(verdicts, self.screen.stages.take(rows), out=verdicts)
+        return np.maximum(verdicts, self.screen.stages.take(rows), out=verdicts), fitting
 
     def _rebuild(self) -> None:
         rows = np.arange(len(self._table.hosts))
-        verdicts = self._verdicts = self._verdicts_on(rows)
-        self._keys = self._keys_on(rows, verdicts)
+        verdicts, fitting = self._verdicts_on(rows)
+        self._verdicts = verdicts
+        self._keys = np.full(len(rows), REFUSED, dtype=self.order.dtype)
+        self._set_keys(rows, verdicts, fitting)
         self._counts = [0] * STAGES
         self._count(verdicts, (verdicts & COUNTS_MASK) + _ROW)
         self._examples = [None] * STAGES
         self._horizon = [_NOWHERE] * STAGES
 
-    def _keys_on(self, rows: NDArray[np.intp], verdicts: Ints) -> NDArray[np.int32]:
-        keys = self.ranking.keys.take(rows)
-        np.putmask(keys, verdicts >= _REFUSAL, REFUSED)
-        return keys
+    def _set_keys(self, rows: Rows, verdicts: Ints, fitting: NDArray[np.bool_]) -> None:
+        self._keys[rows] = REFUSED
+        places = (verdicts < _REFUSAL).nonzero()[0]
+        if len(places):
+            rows = rows.take(places)
+            self._keys[rows] = self.order.keys(rows, fitting.take(places, axis=0))
 
-    def _update_many(self, rows: NDArray[np.intp]) -> None:
-        new, old = self._verdicts_on(rows), self._verdicts.take(rows)
+    def _update_many(self, rows: Rows) -> None:
+        old = self._verdicts.take(rows)
+        new, fitting = self._verdicts_on(rows)
         self._verdicts[rows] = new
-        self._keys[rows] = self._keys_on(rows, new)
+        self._set_keys(rows, new, fitting)
         both = np.concatenate((new, old))
         packed = (both & COUNTS_MASK) + _ROW
         packed[len(rows) :] *= -1
@@ -203,15 +210,17 @@ class Fit:
                 self._counts[stage] += int(change)
 
     def _update_few(self, rows: set[int]) -> None:
-        verdicts, keys, stages, ranks = self._verdicts, self._keys, self.screen.stages, self.ranking.keys
-        counts = self._counts
+        verdicts, keys, stages, counts = self._verdicts, self._keys, self.screen.stages, self._counts
         for row in rows:
             new, old = stages.item(row), verdicts.item(row)
+            key = REFUSED
             if not new:
                 host = self._table.hosts[row]
                 assert host is not None  # noqa: S101
-                new = self.need.verdict(host, self.standing(row))
-            keys[row] = ranks[row] if new < _REFUSAL else REFUSED
+                new, fitting = self.need.judge(host, self.screen.slots(row))
+                if new < _REFUSAL:
+                    key = self.order.key(row, host, fitting)
+            keys[row] = key
             if new == old:
                 continue
             verdicts[row] = new

@@ -89,8 +89,13 @@ class Need:
         free, need = getattr(host, self.vram_column), self.vram
         return len(standing), [slot for slot in standing if free[slot] >= need]
 
-    def verdict(self, host: Host, slots: list[int]) -> int:
-        """Return the verdict on a node that no earlier filter refuses; ``slots`` are the GPUs standing."""
+    def judge(self, host: Host, slots: list[int]) -> tuple[int, list[int]]:
+        """Return the verdict on a node that no earlier filter refuses, and the slots that the request fits on.
+
+        Args:
+            host: The node.
+            slots: The GPUs standing.
+        """
         compute, fitting = self.fitting(host, slots) if self.count else (0, [])
         if self.count and len(fitting) < self.count:
             stage = COMPUTE if not compute else SAME_NODE if fitting else VRAM
@@ -102,7 +107,7 @@ class Need:
             stage = MEMORY
         else:
             stage = FITS
-        return (stage << STAGE_SHIFT) | (compute << COMPUTE_SHIFT) | len(fitting)
+        return (stage << STAGE_SHIFT) | (compute << COMPUTE_SHIFT) | len(fitting), fitting
 
     def grant(self, device: GpuDevice) -> GpuGrant:
         """Return what the request gets of a GPU. Shares are of its physical amounts, rounded down."""

@@ -1,12 +1,13 @@
 """The order in which a policy prefers nodes, kept as one sortable number per row."""
 
-from typing import Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from consumers.allocator.engine.host import Host
 from consumers.allocator.engine.policy import Policy
-from consumers.allocator.engine.score import node_parts, node_score
+from consumers.allocator.engine.score import choose_gpus, node_parts, node_score
 from consumers.allocator.engine.table import Table
 from schemas.decision import Candidate
 
@@ -17,14 +18,68 @@ LAST: Final = (1 << ORDER_BITS) - 1
 REFUSED: Final = -1
 
 
-class Ranking:
-    """Score and tie-break order of every row under one policy, for pods with GPUs or for pods without.
+Keys = NDArray[np.signedinteger[Any]]
+
+
+def ties_by_name(names: list[str], policy: Policy) -> NDArray[np.int32]:
+    """Return what decides between rows of equal score: nodes at home come first, then earlier names."""
+    ties: NDArray[np.int32] = np.zeros(len(names), dtype=np.int32)
+    for place, (name, row) in enumerate(sorted((name, row) for row, name in enumerate(names))):
+        ties[row] = (policy.at_home(name) << HOME_BIT) | (LAST - place)
+    return ties
+
+
+def largest(keys: Keys, count: int) -> list[int]:
+    """Return the rows of the ``count`` largest keys, largest first."""
+    found: list[tuple[int, int]] = []
+    for _ in range(count):
+        row = int(keys.argmax())
+        found.append((row, keys.item(row)))
+        keys[row] = REFUSED
+    for row, key in found:
+        keys[row] = key
+    return [row for row, _ in found]
+
+
+class Order(Protocol):
+    """How a policy prefers the nodes that a request fits on: a sort key per row, and what explains it.
+
+    ``fitting`` are the GPUs that the request fits on: slots of a row, or flags per slot for several rows.
 
     Attributes:
-        keys: ``at home << 30 | score << 23 | (last - place by name)``: the node to take is the one with the largest key.
+        dtype: Type of the keys.
     """
 
-    __slots__ = ("__weakref__", "_candidates", "_cursor", "_epoch", "_gpus", "_policy", "_table", "_ties", "keys")
+    dtype: type[np.signedinteger[Any]]
+
+    def refresh(self) -> None:
+        """Apply what changed in the table since the last call."""
+
+    def key(self, row: int, host: Host, fitting: list[int]) -> int:
+        """Return the key of a row that the request fits on, at least 0."""
+
+    def keys(self, rows: NDArray[np.intp], fitting: NDArray[np.bool_]) -> Keys:
+        """Return the keys of several rows that the request fits on."""
+
+    def best(self, keys: Keys, count: int) -> list[int]:
+        """Return the best ``count`` rows, best first; rows that it does not fit on have the key ``REFUSED``."""
+
+    def candidate(self, row: int) -> Candidate:
+        """Return a row that the request fits on as a decision names it."""
+
+    def choose(self, row: int, host: Host, fitting: list[int], count: int) -> list[int]:
+        """Return the ``count`` slots to take on a row, in slot order."""
+
+
+class Ranking:
+    """Order by how used the nodes are, for pods with GPUs or for pods without, whatever else they ask.
+
+    A key is ``at home << 30 | score << 23 | (last - place by name)``: the node to take is the one with the largest.
+    """
+
+    __slots__ = ("__weakref__", "_candidates", "_cursor", "_epoch", "_gpus", "_keys", "_policy", "_table", "_ties")
+
+    dtype: type[np.signedinteger[Any]] = np.int32
 
     def __init__(self, policy: Policy, table: Table, *, gpus: bool) -> None:
         self._policy = policy
@@ -34,7 +89,7 @@ class Ranking:
         self._cursor = 0
         self._ties: list[int] = []
         self._candidates: dict[int, Candidate] = {}
-        self.keys: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
+        self._keys: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
 
     def refresh(self) -> None:
         """Apply what changed in the table since the last call."""
@@ -46,7 +101,8 @@ class Ranking:
             changed = log.since(self._cursor)
         else:
             changed = None
-            self._order()
+            self._keys = np.zeros(len(table.hosts), dtype=np.int32)
+            self._ties = ties_by_name(table.names, self._policy).tolist()
         self._epoch, self._cursor = table.epoch, log.end
         if changed is None:
             changed = set(range(len(table.hosts)))
@@ -55,8 +111,20 @@ class Ranking:
             host = table.hosts[row]
             if host is not None:
                 score = node_score(host, self._policy, gpus=self._gpus)
-                self.keys[row] = (score << ORDER_BITS) | self._ties[row]
+                self._keys[row] = (score << ORDER_BITS) | self._ties[row]
             self._candidates.pop(row, None)
+
+    def key(self, row: int, _host: Host, _fitting: list[int]) -> int:
+        """Return the key of a row."""
+        return self._keys.item(row)
+
+    def keys(self, rows: NDArray[np.intp], _fitting: NDArray[np.bool_]) -> Keys:
+        """Return the keys of several rows."""
+        return self._keys.take(rows)
+
+    def best(self, keys: Keys, count: int) -> list[int]:
+        """Return the best rows."""
+        return largest(keys, count)
 
     def candidate(self, row: int) -> Candidate:
         """Return a row as a decision names it."""
@@ -65,14 +133,10 @@ class Ranking:
             host = self._table.hosts[row]
             assert host is not None  # noqa: S101
             parts = node_parts(host, self._policy, gpus=self._gpus)
-            found = Candidate(node=host.name, score=(int(self.keys[row]) >> ORDER_BITS) & SCORE_MASK, parts=parts)
+            found = Candidate(node=host.name, score=(self._keys.item(row) >> ORDER_BITS) & SCORE_MASK, parts=parts)
             self._candidates[row] = found
         return found
 
-    def _order(self) -> None:
-        names, at_home = self._table.names, self._policy.at_home
-        self.keys = np.zeros(len(names), dtype=np.int32)
-        self._ties = [0] * len(names)
-        placed = sorted((name, row) for row, name in enumerate(names))
-        for place, (name, row) in enumerate(placed):
-            self._ties[row] = (at_home(name) << HOME_BIT) | (LAST - place)
+    def choose(self, _row: int, host: Host, fitting: list[int], count: int) -> list[int]:
+        """Return the slots that the mode prefers by their load."""
+        return choose_gpus(host, fitting, count, self._policy)

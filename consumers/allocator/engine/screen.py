@@ -52,8 +52,8 @@ class Screen:
     """
 
     __slots__ = (
-        "__weakref__", "_count", "_cursor", "_epoch", "_fallen", "_kinds", "_models", "_outcomes", "_table", "_vendor",
-        "eligible", "stages", "standing", "totals",
+        "__weakref__", "_count", "_cursor", "_epoch", "_fallen", "_kinds", "_models", "_outcomes", "_slots", "_table",
+        "_vendor", "eligible", "stages", "standing", "totals",
     )  # fmt: skip
 
     def __init__(self, key: ScreenKey, table: Table, kinds: list[GpuKind]) -> None:
@@ -69,6 +69,7 @@ class Screen:
         self._fallen: Ints = np.zeros((0, STAGES), dtype=np.int64)
         self.totals: list[int] = []
         self.eligible = 0
+        self._slots: dict[int, list[int]] = {}
 
     def refresh(self) -> None:
         """Apply what changed in the table's structure since the last call."""
@@ -79,6 +80,7 @@ class Screen:
         changed = log.since(self._cursor) if self._epoch == table.epoch else None
         self._epoch, self._cursor = table.epoch, log.end
         self._learn_kinds()
+        self._slots.clear()
         if changed is None:
             rows = np.arange(len(table.hosts))
             self.stages = np.zeros(len(rows), dtype=np.int64)
@@ -92,6 +94,13 @@ class Screen:
         fallen_now, standing_now = self._sums(rows)
         self.totals = (np.array(self.totals) + fallen_now - fallen).tolist()
         self.eligible += standing_now - standing
+
+    def slots(self, row: int) -> list[int]:
+        """Return the slots of a row whose GPUs stand."""
+        found = self._slots.get(row)
+        if found is None:
+            found = self._slots[row] = self.standing[row].nonzero()[0].tolist()
+        return found
 
     def _sums(self, rows: NDArray[np.intp]) -> tuple[Ints, int]:
         return self._fallen[rows].sum(axis=0), int(self.standing[rows].sum())

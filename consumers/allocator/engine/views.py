@@ -1,20 +1,23 @@
-"""The cached views of the tables: one fit per request shape and policy, and the screens and rankings that fits share."""
+"""The cached views of the tables: one fit per request shape and policy, and what fits share."""
 
 from collections import OrderedDict
 from typing import Final
 from weakref import WeakValueDictionary
 
 from consumers.allocator.engine.fit import Fit
+from consumers.allocator.engine.gradient import Gradient, Terrain
 from consumers.allocator.engine.need import Need, ShapeKey, shape_key
-from consumers.allocator.engine.policy import Policy
-from consumers.allocator.engine.ranking import Ranking
+from consumers.allocator.engine.packing import Packing
+from consumers.allocator.engine.policy import GRADIENT, PACKING, Policy
+from consumers.allocator.engine.ranking import Order, Ranking
 from consumers.allocator.engine.screen import GpuKind, Screen, ScreenKey, screen_key
 from consumers.allocator.engine.table import Table
+from consumers.allocator.engine.yard import Yard
 from schemas.cluster import GpuDevice
 from schemas.pod import GpuRequest
 
 CACHED_SHAPES: Final = 512
-"""Fits kept at most, the least recently used forgotten first: about 12 bytes each per node of its pool."""
+"""Fits kept at most, the least recently used forgotten first: 12 to 28 bytes each per node of its pool."""
 
 
 class GpuKinds:
@@ -43,22 +46,24 @@ class GpuKinds:
 class Views:
     """Everything that is computed from the tables and kept. Dropping any of it changes no decision."""
 
-    __slots__ = ("_fits", "_kinds", "_rankings", "_screens")
+    __slots__ = ("_fits", "_kinds", "_rankings", "_screens", "_terrains", "_yards")
 
     def __init__(self, kinds: GpuKinds) -> None:
         self._kinds = kinds
         self._fits: OrderedDict[tuple[str, str, ShapeKey], Fit] = OrderedDict()
-        # Screens and rankings live as long as a fit that uses them.
+        # The rest lives as long as a fit that uses it.
         self._screens: WeakValueDictionary[tuple[str, ScreenKey], Screen] = WeakValueDictionary()
         self._rankings: WeakValueDictionary[tuple[str, str, bool], Ranking] = WeakValueDictionary()
+        self._yards: WeakValueDictionary[tuple[str, str], Yard] = WeakValueDictionary()
+        self._terrains: WeakValueDictionary[tuple[str, str], Terrain] = WeakValueDictionary()
 
     def fit(self, table: Table, request: GpuRequest, policy: Policy) -> Fit:
         """Return where a request fits in the table of its pool, up to date."""
         key = (request.pool, policy.hash, shape_key(request))
         found = self._fits.get(key)
         if found is None:
-            screen, ranking = self._screen(table, request), self._ranking(table, request, policy)
-            found = self._fits[key] = Fit(Need(request), table, screen, ranking)
+            screen, order = self._screen(table, request), self._order(table, request, policy)
+            found = self._fits[key] = Fit(Need(request), table, screen, order)
             if len(self._fits) > CACHED_SHAPES:
                 self._fits.popitem(last=False)
         else:
@@ -73,9 +78,27 @@ class Views:
             found = self._screens[key] = Screen(key[1], table, self._kinds.known)
         return found
 
-    def _ranking(self, table: Table, request: GpuRequest, policy: Policy) -> Ranking:
+    def _order(self, table: Table, request: GpuRequest, policy: Policy) -> Order:
+        if policy.name == GRADIENT:
+            return Gradient(request, self._terrain(table, request, policy))
+        if policy.name == PACKING:
+            return Packing(request, self._yard(table, request, policy))
         key = (request.pool, policy.hash, request.count > 0)
         found = self._rankings.get(key)
         if found is None:
             found = self._rankings[key] = Ranking(policy, table, gpus=request.count > 0)
+        return found
+
+    def _yard(self, table: Table, request: GpuRequest, policy: Policy) -> Yard:
+        key = (request.pool, policy.hash)
+        found = self._yards.get(key)
+        if found is None:
+            found = self._yards[key] = Yard(policy, table)
+        return found
+
+    def _terrain(self, table: Table, request: GpuRequest, policy: Policy) -> Terrain:
+        key = (request.pool, policy.hash)
+        found = self._terrains.get(key)
+        if found is None:
+            found = self._terrains[key] = Terrain(policy, table)
         return found

@@ -7,13 +7,29 @@ from typing import Any
 import pytest
 
 import consumers.allocator.engine
-from consumers.allocator.engine import Policy, Snapshot, decide, views
+from consumers.allocator.engine import Policy, Snapshot, Workload, decide, shadow_prices, views
 from consumers.allocator.engine.changes import ChangeLog
-from schemas.cluster import Node, Pool
+from schemas.cluster import Node, PodKind, Pool
 from schemas.ledger import Allocation
 from schemas.pod import GpuRequest
 
-POLICIES = [Policy(name="CompactFirst"), Policy(name="LowLoadFirst", parts=3, part=1), Policy(vram_weight=100)]
+EXPECTED = Workload(
+    (
+        PodKind(cpu_milli=100, gpus=1, share_milli=300, pods=40),
+        PodKind(cpu_milli=2000, gpus=1, share_milli=1000, pods=30),
+        PodKind(cpu_milli=100, gpus=1, share_milli=100, models=("L4",), pods=20),
+        PodKind(cpu_milli=4000, gpus=4, share_milli=1000, pods=9),
+        PodKind(gpus=2, share_milli=300, models=("T4",), pods=8),
+        PodKind(cpu_milli=2000, pods=7),
+    )
+)
+POLICIES = [
+    Policy(name="CompactFirst"),
+    Policy(name="LowLoadFirst", parts=3, part=1),
+    Policy(vram_weight=100),
+    Policy(name="FragmentationGradient", workload=EXPECTED),
+    Policy(name="PackingValue", workload=EXPECTED, prices=shadow_prices(EXPECTED)),
+]
 KINDS: list[dict[str, Any]] = [{}, {}, {"model": "T4"}, {"healthy": False}, {"vendor": "AMD"}, {"used_by": "plugin"}]
 
 

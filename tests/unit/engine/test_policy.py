@@ -19,7 +19,10 @@ def test_policy_of_pool() -> None:
 
 
 def test_unknown_mode_names_the_value_and_the_words() -> None:
-    with pytest.raises(ValueError, match=r"'BestFit'.*NodeCompactGPULowLoad, CompactFirst, LowLoadFirst"):
+    with pytest.raises(
+        ValueError,
+        match=r"'BestFit'.*NodeCompactGPULowLoad, CompactFirst, LowLoadFirst, FragmentationGradient, PackingValue",
+    ):
         Policy(name="BestFit")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="vram_weight is 101"):
         Policy(vram_weight=101)

@@ -1,0 +1,101 @@
+"""The target workload: which pods are expected, so that what is left of the GPUs stays of use to them.
+
+A pod's share of a GPU is the larger of its shares of compute and of VRAM, as the scarcer of the two decides what else fits.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Final, Self
+
+import msgspec
+
+from schemas.cluster import PodKind
+from schemas.pod import WHOLE, GpuRequest
+
+COVERAGE_PERCENT: Final = 95
+"""Kinds are kept, most frequent first, until they make up so much of all pods (Weng et al., USENIX ATC 2023)."""
+
+MOST_KINDS: Final = 512
+"""Kinds kept at most: a policy's tables grow by 8 kB with each."""
+
+Reference = tuple[int, int]
+"""TFLOPS (thousandths) and VRAM (bytes) of the GPU that amounts are turned into shares of; 0 where not known."""
+
+
+def share_of(amount: int, whole: int) -> int:
+    """Return an amount as a share of a whole in thousandths, rounded up; 0 where the whole is not known."""
+    return -(-WHOLE * amount // whole) if whole > 0 else 0
+
+
+def share_asked(request: GpuRequest, reference: Reference) -> int:
+    """Return the share of each GPU that a request asks for, within 0..1000."""
+    if request.dedicated:
+        return WHOLE
+    compute = request.compute_milli or share_of(request.tflops_milli, reference[0])
+    vram = request.vram_milli or share_of(request.vram_bytes, reference[1])
+    return min(max(compute, vram), WHOLE)
+
+
+def kind_of(request: GpuRequest, reference: Reference = (0, 0)) -> PodKind:
+    """Return the kind of pod that a request stands for."""
+    return PodKind(
+        cpu_milli=request.cpu_milli,
+        gpus=request.count,
+        share_milli=share_asked(request, reference) if request.count else 0,
+        models=tuple(sorted(set(request.models))),
+    )
+
+
+class Workload(msgspec.Struct, frozen=True, dict=True):
+    """Kinds of pods with how many there are of each: a frequency is that number over :attr:`pods`.
+
+    Whole numbers instead of frequencies keep every sum over the workload exact, whatever its order.
+
+    Attributes:
+        kinds: Each kind once, the most frequent first.
+    """
+
+    kinds: tuple[PodKind, ...] = ()
+
+    @classmethod
+    def of(cls, requests: Iterable[GpuRequest], reference: Reference = (0, 0)) -> Self:
+        """Return the workload that a number of requests amount to, by the rule of the paper.
+
+        Args:
+            requests: All pods that are known, those without GPUs included. Their order does not matter.
+            reference: What amounts are turned into shares of. Where it is not known, an amount counts for nothing.
+        """
+        return cls.counted(Counter(kind_of(request, reference) for request in requests))
+
+    @classmethod
+    def counted(cls, counts: Counter[PodKind]) -> Self:
+        """Return the workload of kinds that are counted already: the most frequent, up to 95 % of the pods."""
+
+        def order(entry: tuple[PodKind, int]) -> tuple[int, int, int, int, tuple[str, ...]]:
+            kind, pods = entry
+            return pods, kind.cpu_milli, kind.share_milli, kind.gpus, kind.models
+
+        total, covered, kept = sum(counts.values()), 0, []
+        for kind, pods in sorted(counts.items(), key=order, reverse=True)[:MOST_KINDS]:
+            if 100 * covered >= COVERAGE_PERCENT * total:
+                break
+            covered += pods
+            kept.append(msgspec.structs.replace(kind, pods=pods))
+        return cls(tuple(kept))
+
+    @cached_property
+    def pods(self) -> int:
+        """How many pods the kinds stand for."""
+        return sum(kind.pods for kind in self.kinds)
+
+
+VAGUE: Final = Workload(
+    (
+        PodKind(cpu_milli=8_000, gpus=1, share_milli=1000, pods=6),
+        PodKind(cpu_milli=4_000, gpus=1, share_milli=500, pods=3),
+        PodKind(cpu_milli=4_000, gpus=1, share_milli=250, pods=2),
+        PodKind(cpu_milli=64_000, gpus=8, share_milli=1000, pods=1),
+    )
+)
+"""What is expected as long as nothing is known: mostly whole GPUs, some halves and quarters, now and then a whole node."""

@@ -1,0 +1,155 @@
+"""Every node of a pool with what its free GPU is worth to a workload, and what the whole pool has left: for ``PackingValue``.
+
+*Scarcity* of a model: pods that are bound to some models can use no others, so GPU of those models is dear when little of it
+is free. It is the sum over the groups of pods bound to the same models, that one among them, of the group's share of the
+workload's GPU demand times the pool's free GPU over the free GPU of those models, at most 3.
+
+*Guard*: as long as the fully idle nodes with as many GPUs as the widest kind asks for hold less than that kind's share of the
+free GPU, narrower pods take such a node only where nothing else fits.
+
+Both count only nodes that pods can get at present. A node's model is that of its first GPU.
+"""
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consumers.allocator.engine.host import Host
+from consumers.allocator.engine.keys import place_bits, tail_bits
+from consumers.allocator.engine.policy import Policy
+from consumers.allocator.engine.supply import NO_GPU, Supply
+from consumers.allocator.engine.table import Table
+from consumers.allocator.engine.value import Value
+from schemas.cluster import PodKind
+from schemas.pod import WHOLE
+
+Ints = NDArray[np.int64]
+Rows = NDArray[np.intp]
+
+_SCARCEST: Final = 3 * WHOLE
+
+
+class Standing(NamedTuple):
+    """What one node has.
+
+    Attributes:
+        worth: Worth of its GPUs in sum, in millionths of a GPU.
+        idle: How many of them are wholly free.
+        free: Their free shares in sum, as far as pods can get them at present.
+        sort: Number of the sort of the first GPU that a pod can get.
+        value: Its value, in millionths of a GPU.
+        wide: Whether the guard is over it: fully idle, and wide enough for the widest kind.
+        tail: All of its sort keys but the score: what decides between equal scores.
+    """
+
+    worth: int = 0
+    idle: int = 0
+    free: int = 0
+    sort: int = NO_GPU
+    value: float = 0.0
+    wide: bool = False
+    tail: int = 0
+
+
+_NOTHING: Final = Standing()
+
+
+class Yard(Supply):
+    """Standing of every node, by row and as columns, and the counters that scarcity and guard come from.
+
+    Attributes:
+        value: The tables.
+        rows: Standing of each row; the columns are ``worth``, ``idle``, ``first`` (the sort), ``values``, ``wide`` and ``tails``.
+        width: Most GPUs that a kind asks for; 0 where none asks for several.
+    """
+
+    def __init__(self, policy: Policy, table: Table) -> None:
+        workload = policy.workload
+        self.value = Value(workload, policy.prices)
+        self._demand = max(1, sum(_demand(kind) for kind in workload.kinds))
+        widest = max((kind.gpus for kind in workload.kinds), default=0)
+        self.width = widest if widest > 1 else 0
+        self._wide_demand = sum(_demand(kind) for kind in workload.kinds if kind.gpus == widest)
+        self._bound: dict[tuple[str, ...], int] = {}
+        for kind in workload.kinds:
+            if kind.models and kind.gpus:
+                self._bound[kind.models] = self._bound.get(kind.models, 0) + _demand(kind)
+        super().__init__(policy, table)
+
+    @property
+    def scarce(self) -> bool:
+        """Whether any kind of pod is bound to models."""
+        return bool(self._bound)
+
+    @property
+    def guarded(self) -> bool:
+        """Whether narrower pods leave the wide idle nodes alone."""
+        return self._wide_nodes * self.width * WHOLE * self._demand < self._wide_demand * self._free
+
+    def blocks(self, rows: Rows) -> Rows | int:
+        """Return the number of the tables that hold for some rows, one number where all are the same."""
+        if self.value.uniform:
+            return 0
+        return np.array(self.value.accepting).take(self.first.take(rows))
+
+    def scarcity(self) -> list[int]:
+        """Return the scarcity of each sort's model, in thousandths."""
+        free: dict[str, int] = {}
+        for (model, _, _), amount in zip(self.known, self._free_of_sort, strict=True):
+            free[model] = free.get(model, 0) + amount
+        of_group = [
+            (
+                models,
+                WHOLE * demand * self._free // (self._demand * max(1, sum(free.get(model, 0) for model in models))),
+            )
+            for models, demand in self._bound.items()
+        ]
+        return [min(_SCARCEST, sum(part for models, part in of_group if model in models)) for model, _, _ in self.known]
+
+    def _reset(self) -> None:
+        super()._reset()
+        count = len(self.slots)
+        self.rows = [_NOTHING] * count
+        self.worth, self.idle, self.first, self.tails = (np.zeros(count, dtype=np.int64) for _ in range(4))
+        self.values: NDArray[np.float64] = np.zeros(count)
+        self.wide: NDArray[np.bool_] = np.zeros(count, dtype=np.bool_)
+        self._free = self._wide_nodes = 0
+        self._free_of_sort = [0] * len(self.known)
+        self._places = place_bits(self.ties)
+
+    def _learn(self, model: str) -> None:
+        self.value.learn(model)
+        self._free_of_sort.append(0)
+
+    def _measure(self, row: int, host: Host | None) -> None:
+        shares, sorts = self.slots[row]
+        before = self.rows[row]
+        worth = idle = free = first = usable = 0
+        of_share = self.value.worth
+        for share, sort in zip(shares, sorts, strict=True):
+            if sort:
+                usable += 1
+                first = first or sort
+                if share:
+                    free += share
+                    worth += of_share[share]
+                    idle += share == WHOLE
+        cpu = 0 if host is None else host.cpu_free
+        value = self.value.of(worth, idle, cpu, self.value.accepting[first])
+        tail = tail_bits(self._places[row], free, cpu)
+        if host is None or host.stage:
+            free = usable = 0
+        wide = 0 < self.width <= usable == idle
+        self.rows[row] = Standing(worth, idle, free, first, value, wide, tail)
+        self.worth[row], self.idle[row], self.values[row], self.tails[row] = worth, idle, value, tail
+        self._free += free - before.free
+        self._free_of_sort[before.sort] -= before.free
+        self._free_of_sort[first] += free
+        if wide != before.wide or first != before.sort:
+            self.wide[row], self.first[row] = wide, first
+            self._wide_nodes += wide - before.wide
+
+
+def _demand(kind: PodKind) -> int:
+    return kind.pods * kind.gpus * kind.share_milli
