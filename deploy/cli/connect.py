@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -67,7 +68,8 @@ async def _interruptible(work: Coroutine[Any, Any, T]) -> T:
     loop = asyncio.get_running_loop()
     ending: list[asyncio.Task[None]] = []
     # The loop's own way is to cancel once, and a single cancellation may be swallowed.
-    loop.add_signal_handler(signal.SIGINT, lambda: ending.append(loop.create_task(end(task))))
+    if threading.current_thread() is threading.main_thread():
+        loop.add_signal_handler(signal.SIGINT, lambda: ending.append(loop.create_task(end(task))))
     await asyncio.wait([task])
     if ending:
         raise KeyboardInterrupt
