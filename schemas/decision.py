@@ -35,7 +35,11 @@ class FilterReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A node that could have taken the pod, with the parts of its score (each 0..100)."""
+    """A node that could have taken the pod, with the parts of its score.
+
+    Used shares count 0..100. ``FragmentationGradient`` and ``PackingValue`` score in steps of their own, the latter in
+    thousandths of a GPU, which may be negative.
+    """
 
     node: str
     score: int

@@ -19,6 +19,7 @@ class Reason(msgspec.Struct, frozen=True):
 
 
 POOL_UNKNOWN: Final = "PoolUnknown"
+UNSUPPORTED: Final = "NotSupported"
 POOL_EMPTY: Final = "PoolEmpty"
 NODE_NOT_READY: Final = "NodeNotReady"
 LEDGER_FROZEN: Final = "LedgerFrozen"
@@ -37,6 +38,11 @@ MEMORY: Final = "InsufficientMemory"
 
 REASONS: Final[tuple[Reason, ...]] = (
     Reason(POOL_UNKNOWN, "The request names a pool that does not exist.", "Create the pool or correct the pod's pool."),
+    Reason(
+        UNSUPPORTED,
+        "The request asks for something that this version cannot promise.",
+        "Drop the field that the message names.",
+    ),
     Reason(POOL_EMPTY, "The pool has no nodes.", "Label nodes so that the pool's selector matches them."),
     Reason(NODE_NOT_READY, "The node is not ready or is cordoned.", "Repair or uncordon the node."),
     Reason(

@@ -4,6 +4,7 @@ from typing import Final
 
 from consumers.allocator.engine.need import Need
 from consumers.allocator.engine.policy import Policy
+from consumers.allocator.engine.promises import unsupported
 from consumers.allocator.engine.rules import ENGINE_VERSION, FITS, NO_INVENTORY, STAGE_SHIFT
 from consumers.allocator.engine.snapshot import Snapshot
 from schemas import reasons
@@ -37,6 +38,9 @@ def decide(snapshot: Snapshot, request: GpuRequest, policy: Policy) -> Decision:
     """
     if request.pool not in snapshot.pools():
         return _unschedulable(request, policy, reasons.POOL_UNKNOWN, f"pool {request.pool!r} is not known")
+    if field := unsupported(request):
+        asked = f"{field}={getattr(request, field)!r}"
+        return _unschedulable(request, policy, reasons.UNSUPPORTED, f"{asked} cannot be promised by this version")
     table = snapshot.table(request.pool)
     if table is None:
         return _unschedulable(request, policy, reasons.POOL_EMPTY, f"pool {request.pool!r} has no nodes")
@@ -79,6 +83,8 @@ def fits_on(snapshot: Snapshot, request: GpuRequest, node: str) -> bool:
     """
     host = snapshot.host(node)
     if host is None or host.node is None or host.node.pool != request.pool or request.pool not in snapshot.pools():
+        return False
+    if unsupported(request):
         return False
     stage = host.stage
     if stage and (request.count or stage != NO_INVENTORY):

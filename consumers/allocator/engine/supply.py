@@ -71,11 +71,12 @@ class Supply:
                 self.sorts[row, : len(sorts)] = sorts
             else:
                 sorts = self.slots[row][1]
-            shares = []
-            if host is not None:
-                for tflops, vram, sort in zip(host.tflops_share, host.vram_share, sorts, strict=True):
-                    free = tflops if tflops < vram else vram  # noqa: FURB136 - three times as fast as `min`
-                    shares.append(0 if free < 0 or not sort else min(WHOLE, free))
+            pairs = zip(host.tflops_share, host.vram_share, sorts, strict=True) if host is not None else ()
+            # `min` and `max` written out: this line runs for every GPU of every node that changes.
+            shares = [
+                0 if not sort or t < 0 or v < 0 else t if t < v and t < WHOLE else v if v < WHOLE else WHOLE  # noqa: FURB136
+                for t, v, sort in pairs
+            ]
             self.slots[row] = (shares, sorts)
             self.shares[row, : len(shares)] = shares
             self._measure(row, host)
@@ -139,9 +140,7 @@ class Ask:
     def left(self, host: Host, slot: int, sort: int) -> int:
         """Return the free share that a GPU is left with."""
         compute, vram = self.of_sorts()
-        tflops, memory = host.tflops_share[slot] - compute[sort], host.vram_share[slot] - vram[sort]
-        left = tflops if tflops < memory else memory  # noqa: FURB136 - as above
-        return 0 if left < 0 else min(WHOLE, left)
+        return max(0, min(host.tflops_share[slot] - compute[sort], host.vram_share[slot] - vram[sort], WHOLE))
 
     def left_on(self, rows: Rows) -> Ints:
         """Return the free share that each GPU of some rows is left with; no meaning where the request does not fit."""

@@ -1,0 +1,38 @@
+"""What a request may ask that this engine cannot promise yet.
+
+A field that is read and then ignored would place a pod where it must not run. So such a request is refused, by name, until
+the filter or policy behind the field exists.
+"""
+
+from typing import Final
+
+from schemas.pod import GpuRequest
+
+_UNSUPPORTED: Final = (
+    "partition_template",
+    "gpu_indices",
+    "dedicated",
+    "uuids",
+    "excluded_uuids",
+    "model_words",
+    "excluded_model_words",
+    "numa_bind",
+    "vgpu_mode",
+    "node_policy",
+    "gpu_policies",
+    "scoring_weights",
+    "gang",
+    "topology",
+    "remote",
+)
+_ISOLATIONS: Final = ("", "soft")
+
+
+def unsupported(request: GpuRequest) -> str:
+    """Return the first field of a request that cannot be promised, or nothing if all can."""
+    if request.isolation not in _ISOLATIONS:
+        return "isolation"
+    for field in _UNSUPPORTED:
+        if getattr(request, field):
+            return field
+    return ""

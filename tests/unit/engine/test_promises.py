@@ -1,0 +1,59 @@
+"""What cannot be promised is refused by name, never ignored."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from consumers.allocator.engine import Policy, decide, fits_on
+from schemas import reasons
+from schemas.pod import GpuRequest
+from schemas.requirements import Gang, Topology
+
+IGNORED_SAFELY = {
+    "tflops_limit_milli", "compute_limit_milli", "vram_limit_bytes", "workload_profile", "eviction_protection_s",
+    "container_names", "container_counts", "containers", "dialect",
+}  # fmt: skip
+HONOURED = {
+    "pool", "count", "tflops_milli", "compute_milli", "vram_bytes", "vram_milli", "cpu_milli", "memory_bytes", "models",
+    "vendor", "qos", "priority",
+}  # fmt: skip
+REFUSED: dict[str, Any] = {
+    "isolation": "hard",
+    "partition_template": "1g.10gb",
+    "gpu_indices": (0,),
+    "dedicated": True,
+    "uuids": ("GPU-1",),
+    "excluded_uuids": ("GPU-1",),
+    "model_words": ("a100",),
+    "excluded_model_words": ("a100",),
+    "numa_bind": True,
+    "vgpu_mode": ("mig",),
+    "node_policy": "spread",
+    "gpu_policies": ("binpack",),
+    "scoring_weights": None,
+    "gang": None,
+    "topology": None,
+    "remote": True,
+}
+
+
+def test_every_field_of_a_request_is_honoured_refused_or_known_to_be_harmless() -> None:
+    assert {field.name for field in msgspec.structs.fields(GpuRequest)} == HONOURED | IGNORED_SAFELY | set(REFUSED)
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field, value in REFUSED.items() if value is not None])
+def test_what_cannot_be_promised_is_refused_by_name(cluster: Any, field: str, value: Any) -> None:
+    cluster.node("n")
+    request = msgspec.structs.replace(GpuRequest(pool="p"), **{field: value})
+    found = decide(cluster.snapshot, request, Policy())
+    assert (found.node, found.reason) == ("", reasons.UNSUPPORTED)
+    assert field in found.message
+    assert not fits_on(cluster.snapshot, request, "n")
+
+
+def test_groups_and_topologies_are_refused(cluster: Any) -> None:
+    cluster.node("n")
+    gang = GpuRequest(pool="p", gang=Gang(key="g", min_members=2, desired=2))
+    near = GpuRequest(pool="p", topology=Topology(required=True))
+    assert [decide(cluster.snapshot, request, Policy()).reason for request in (gang, near)] == [reasons.UNSUPPORTED] * 2
