@@ -67,6 +67,7 @@ class Bus:
         self.client = client
         self.inbox = inbox
         self.publisher = Publisher(client, f"{inbox}.ack")
+        self._closing = False
         self._reconnects = 0
         self._errors = 0
         self._on_reconnect: list[Callable[[], None]] = []
@@ -97,10 +98,13 @@ class Bus:
 
         async def on_disconnect() -> None:
             bus.publisher.disconnected()
+            if not bus._closing:
+                log.warning("%s lost its connection: %s; trying again", name, last_error[0])
 
         async def on_reconnect() -> None:
             bus._reconnects += 1
             bus.publisher.reconnected()
+            log.warning("%s is connected again", name)
             for callback in bus._on_reconnect:
                 try:
                     callback()
@@ -183,6 +187,7 @@ class Bus:
 
     async def close(self) -> None:
         """Cancel what runs beside the connection, flush what is written, and close."""
+        self._closing = True
         await end(*self._tasks)
         await self.publisher.stop()
         if self.client.is_connected:

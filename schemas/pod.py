@@ -117,6 +117,10 @@ class GpuRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dialect: Dialect = ""
 
     def __post_init__(self) -> None:
+        # Decoding checks bounds; building one in a program does not.
+        amounts = (self.count, self.tflops_milli, self.compute_milli, self.vram_bytes, self.vram_milli)
+        if min(*amounts, self.cpu_milli, self.memory_bytes) < 0:
+            raise ValueError(f"request states a negative amount: {self}")
         if self.tflops_milli and self.compute_milli:
             raise ValueError(
                 f"request states compute twice, tflops_milli={self.tflops_milli} and compute_milli={self.compute_milli}: "

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deploy.cli.connect import JsonOption, run
-from deploy.cli.errors import NEGATIVE, InputError
-from deploy.cli.run import stop_on_signals
+from deploy.cli.errors import INTERRUPTED, NEGATIVE, InputError
+from deploy.cli.run import MOST_ALLOCATORS, MOST_NODES, MOST_PODS, MOST_RATE, check_size, stop_on_signals
 
 if TYPE_CHECKING:
     from deploy.local.demo import Demo, Report, Settings
@@ -46,14 +46,12 @@ def demo(
 
     Exit code 0 when no pod was lost and nothing was given twice, 1 otherwise.
     """
-    if allocators < 1 or rate < 0 or replicas not in (1, 3):
-        raise InputError(
-            f"--allocators {allocators}, --rate {rate:g}, --replicas {replicas}: "
-            "at least one allocator, a rate of 0 or more, replicas 1 or 3"
-        )
-    for option, value in (("--pods", pods), ("--nodes", nodes)):
-        if value is not None and value < 1:
-            raise InputError(f"{option} is {value}: use 1 or more")
+    check_size("--allocators", allocators, 1, MOST_ALLOCATORS)
+    check_size("--rate", rate, 0, MOST_RATE)
+    check_size("--pods", 1 if pods is None else pods, 1, MOST_PODS)
+    check_size("--nodes", 1 if nodes is None else nodes, 1, MOST_NODES)
+    if replicas not in (1, 3):
+        raise InputError(f"--replicas is {replicas}: use 1 or 3")
     cluster = _trace(trace, nodes, pods, seed)
     # Imported after the command line and the files are known to be good.
     from deploy.local.demo import Settings
@@ -62,6 +60,9 @@ def demo(
     store = fresh_directory(keep or default_directory())
     settings = Settings(store=store, allocators=allocators, replicas=replicas, kill=kill, seed=seed, rate=rate)
     report, played = run(_play(settings, cluster, quiet=as_json))
+    if played.interrupted:
+        sys.stderr.write(f"gpubus: interrupted; the bus is kept in {store}\n")
+        raise typer.Exit(INTERRUPTED)
     if as_json:
         from deploy.cli.output import print_json
 

@@ -1,7 +1,7 @@
 """What ends a command early, and the exit code each ending has.
 
-0 done, 1 the answer is no, 2 the command line is wrong, 3 the bus could not answer, 130 interrupted. Scripts can rely on
-these: a pod that nobody has decided about is not the same as a bus that is down.
+0 done, 1 the answer is no, 2 the command line is wrong, 3 the bus could not answer, 70 a bug, 130 interrupted.
+Scripts can rely on these: a pod that nobody has decided about is not the same as a bus that is down.
 """
 
 from typing import Final
@@ -9,6 +9,7 @@ from typing import Final
 NEGATIVE: Final = 1
 BAD_INPUT: Final = 2
 NO_BUS: Final = 3
+BUG: Final = 70
 INTERRUPTED: Final = 130
 
 

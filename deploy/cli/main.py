@@ -8,6 +8,7 @@ import contextlib
 import io
 import logging
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -15,7 +16,7 @@ import typer
 
 from deploy.cli import check, dead, demo, events, state, why
 from deploy.cli import run as roles
-from deploy.cli.errors import INTERRUPTED, explain
+from deploy.cli.errors import BUG, INTERRUPTED, explain
 
 HELP = """Share the GPUs of a Kubernetes cluster, and see why each pod got what it got.
 
@@ -78,10 +79,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = app(args=None if arguments is None else list(arguments), prog_name="gpubus", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  explained, or shown in full as the bug that it is
         explained = explain(error)
         if explained is None:
-            raise
+            traceback.print_exc()
+            return BUG
         line, code = explained
         sys.stderr.write(f"gpubus: {line}\n")
     return int(code or 0)

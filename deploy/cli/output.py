@@ -26,7 +26,11 @@ def print_json(value: Any) -> None:
     import msgspec
     import orjson
 
-    sys.stdout.write(orjson.dumps(msgspec.to_builtins(value), option=orjson.OPT_INDENT_2).decode() + "\n")
+    left = memoryview(orjson.dumps(msgspec.to_builtins(value), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    sys.stdout.flush()
+    while left:  # without buffering, a pipe takes a part at a time
+        left = left[sys.stdout.buffer.write(left) or 0 :]
+    sys.stdout.flush()
 
 
 def warn(text: str) -> None:

@@ -16,6 +16,12 @@ from deploy.cli.errors import InputError
 
 if TYPE_CHECKING:
     from bus.connection import Bus
+    from deploy.local.server import LocalBus
+
+MOST_NODES = 100_000
+MOST_PODS = 10_000_000
+MOST_RATE = 1_000_000
+MOST_ALLOCATORS = 64
 
 ReplicasOption = Annotated[int, typer.Option("--replicas", help="Copies of every stream: 1 or 3.")]
 
@@ -46,6 +52,16 @@ def _check_replicas(replicas: int) -> None:
         raise InputError(f"--replicas is {replicas}: use 1 or 3")
 
 
+def check_size(option: str, value: float, least: float, most: float) -> None:
+    """Check that a number is within bounds that one machine can simulate.
+
+    Raises:
+        InputError: It is not, or is no number at all.
+    """
+    if not least <= value <= most:  # also false for NaN
+        raise InputError(f"{option} is {value:g}: use a number from {least:g} to {most:g}")
+
+
 def stop_on_signals() -> asyncio.Event:
     """Return an event that SIGTERM or SIGINT sets."""
     stop = asyncio.Event()
@@ -58,13 +74,20 @@ def stop_on_signals() -> asyncio.Event:
 async def _run_role(role: str, urls: list[str], name: str | None, replicas: int, *, exit_with_stdin: bool) -> None:
     from bus.connection import Bus
     from bus.streams import StreamLimits, ensure_streams
+    from bus.tasks import end
     from deploy.local.roles import ROLES, unique_name
 
     stop, ready = stop_on_signals(), asyncio.Event()
     if exit_with_stdin:
         asyncio.get_running_loop().add_reader(sys.stdin, _on_stdin_closed, stop)
     name = name or unique_name(role)
-    async with await Bus.connect(urls, name=name, timeout=30.0) as bus:
+    connecting = asyncio.create_task(Bus.connect(urls, name=name, timeout=30.0))
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait([connecting, stopped], return_when=asyncio.FIRST_COMPLETED)
+    if not connecting.done():
+        await end(connecting)
+        return
+    async with await connecting as bus:
         await ensure_streams(bus, StreamLimits(replicas=replicas), update=False)
         announcing = asyncio.create_task(_announce(ready, f"ready {name}"))
         try:
@@ -108,10 +131,10 @@ def up(
     Then, in another terminal: gpubus events
     """
     _check_replicas(replicas)
-    if nodes < 0 or pods < 0 or rate <= 0 or not 0 <= port <= 65535:  # noqa: PLR2004  the largest port there is
-        raise InputError(
-            f"--nodes {nodes}, --pods {pods}, --rate {rate:g}, --port {port}: amounts must not be negative, the rate more than 0"
-        )
+    check_size("--nodes", nodes, 0, MOST_NODES)
+    check_size("--pods", pods, 0, MOST_PODS)
+    check_size("--rate", rate, 0.001, MOST_RATE)
+    check_size("--port", port, 0, 65_535)
     run(_up(store, port, replicas, simulate=(nodes, pods, rate, seed)))
 
 
@@ -119,7 +142,7 @@ async def _up(store: Path, port: int, replicas: int, *, simulate: tuple[int, int
     from bus.connection import Bus
     from bus.streams import StreamLimits, ensure_streams
     from deploy.local.roles import ROLES, unique_name
-    from deploy.local.server import LocalBus
+    from deploy.local.server import LocalBus, LocalBusError
 
     stop = stop_on_signals()
     async with (
@@ -136,7 +159,18 @@ async def _up(store: Path, port: int, replicas: int, *, simulate: tuple[int, int
         print(f"gpubus is up at {','.join(local.urls)} with {', '.join(ROLES)}; Ctrl-C stops it", flush=True)
         if simulate[0]:
             tasks.append(asyncio.create_task(_ended(_simulate(bus, simulate, stop), stop)))
+        watching = asyncio.create_task(_watch(local, stop))
         await asyncio.gather(*tasks)
+        watching.cancel()
+        if local.dead:
+            raise LocalBusError(f"nats-server ended by itself; see nats.log in {store}")
+
+
+async def _watch(local: "LocalBus", stop: asyncio.Event) -> None:
+    """The end of the embedded bus is the end of all."""
+    while not local.dead:  # noqa: ASYNC110  a process tells nobody that it has ended
+        await asyncio.sleep(0.5)
+    stop.set()
 
 
 async def _ended(work: Awaitable[None], stop: asyncio.Event) -> None:

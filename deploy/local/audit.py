@@ -84,10 +84,10 @@ async def _limits(bus: Bus, found: Audit) -> dict[str, Limits]:
     for record in await history.newest(
         bus, STATE, ["gpubus.state.pool.*", "gpubus.state.node.*", "gpubus.state.gpu.*"]
     ):
-        name = names(record.subject)[-1]
         try:
+            name = names(record.subject)[-1]
             data = codec.decode(record.payload).data
-        except UndecodableError:
+        except (UndecodableError, ValueError):
             continue  # what cannot be read gives nothing out, so anything given out there shows as a violation
         if isinstance(data, Pool):
             pools[name] = data

@@ -95,6 +95,7 @@ class Demo:
         self._killed = 0
         self._note = ""
         self.findings: Audit | None = None
+        self.interrupted = False
 
     async def run(self, interrupted: asyncio.Event) -> Report:
         """Play it from an empty bus to the audit.
@@ -111,6 +112,7 @@ class Demo:
                 try:
                     await asyncio.gather(*(worker.start() for worker in workers))
                     progress, duration_s = await self._play(bus, workers, interrupted)
+                    self.interrupted = interrupted.is_set()
                 finally:
                     await asyncio.gather(*(worker.stop() for worker in workers))
             # A new connection: the audit must not depend on anything that the run has touched.

@@ -31,6 +31,7 @@ class RoleProcess:
         self._process = await asyncio.create_subprocess_exec(
             *self._command,
             "--exit-with-stdin",
+            start_new_session=True,  # Ctrl-C is for us: we stop the roles in good order
             stdin=asyncio.subprocess.PIPE,  # closes when we die, however we die: nobody is left behind
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},

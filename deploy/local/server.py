@@ -63,6 +63,33 @@ def writable_directory(path: Path) -> Path:
     return path.resolve()
 
 
+def lock_store(lock: Path) -> int:
+    """Take a store's lock and return its descriptor: two servers on one store would corrupt it, and they do not look.
+
+    Raises:
+        LocalBusError: Another process has it.
+    """
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise LocalBusError(
+            f"store directory {lock.parent} is in use by another gpubus: stop that one, or choose another directory",
+        ) from None
+    return descriptor
+
+
+def refuse_if_locked(lock: Path) -> None:
+    """Check that nobody uses the store of this lock file.
+
+    Raises:
+        LocalBusError: Somebody does.
+    """
+    if lock.exists():
+        os.close(lock_store(lock))
+
+
 def _die_with_parent() -> None:
     """Ask Linux to kill the server when we die without stopping it, so that none is left behind."""
     with contextlib.suppress(OSError, AttributeError):
@@ -95,6 +122,11 @@ class LocalServer:
         if self._process is None:
             raise LocalBusError(f"server {self.name} is not running")
         return self._process.pid
+
+    @property
+    def dead(self) -> bool:
+        """Whether it was started and has ended by itself."""
+        return self._process is not None and self._process.poll() is not None
 
     def _config(self) -> str:
         config = [
@@ -134,23 +166,14 @@ class LocalServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                start_new_session=True,  # Ctrl-C is for us: we stop the server in good order
                 preexec_fn=_die_with_parent,  # noqa: PLW1509  prctl only, no Python locks
             )
         await self._wait_healthy()
 
     def _take_store(self) -> None:
-        """Two servers on one store would corrupt it, and nats-server does not look."""
-        if self._lock is not None:
-            return
-        descriptor = os.open(self.store / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(descriptor)
-            raise LocalBusError(
-                f"store directory {self.store} is in use by another gpubus: stop that one, or choose another directory",
-            ) from None
-        self._lock = descriptor
+        if self._lock is None:
+            self._lock = lock_store(self.store / "lock")
 
     def _drop_store(self) -> None:
         if self._lock is not None:
@@ -228,6 +251,11 @@ class LocalBus:
             routes = tuple(server.cluster_port for server in self.servers)
             for server in self.servers:
                 server.routes = routes
+
+    @property
+    def dead(self) -> bool:
+        """Whether a server that was started has ended by itself."""
+        return any(server.dead for server in self.servers)
 
     @property
     def urls(self) -> list[str]:

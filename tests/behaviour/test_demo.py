@@ -55,10 +55,8 @@ def test_demo_loses_nothing_and_gives_nothing_twice(store, tmp_path, allocators)
     # The store is kept and answers afterwards.
     checked = json.loads(gpubus("check", "--store", store / "kept", "--json").stdout)
     assert (checked["violations"], checked["pods_placed"]) == ([], report["pods_allocated"])
-    assert (
-        "allocated"
-        in gpubus("events", "gpubus.decision.>", "--store", store / "kept", "--last", 3, "--no-follow").stdout
-    )
+    shown = gpubus("events", "gpubus.decision.>", "--store", store / "kept", "--last", 3, "--no-follow")
+    assert shown.stdout.count("\n") == 3
 
 
 @pytest.mark.slow
@@ -83,11 +81,13 @@ def test_demo_ends_with_commands_that_work(store):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--allocators", "0"], "at least one allocator"),
-        (["--replicas", "2"], "replicas 1 or 3"),
+        (["--allocators", "0"], "--allocators is 0"),
+        (["--replicas", "2"], "use 1 or 3"),
         (["--pods", "0"], "--pods is 0"),
         (["--nodes", "-3"], "--nodes is -3"),
-        (["--rate", "-1"], "a rate of 0 or more"),
+        (["--rate", "-1"], "--rate is -1"),
+        (["--rate", "nan"], "--rate is nan"),
+        (["--nodes", "1000000000"], "--nodes is 1e+09"),
         (["--trace", "/nonexistent"], "/nonexistent"),
     ],
 )

@@ -7,7 +7,7 @@ import uvloop
 
 from producers.simulator.generator import generate
 from producers.simulator.trace import read_trace
-from tests.benchmarks import end_to_end
+from tests.benchmarks import bench_engine, end_to_end
 
 
 def main() -> None:
@@ -18,7 +18,9 @@ def main() -> None:
     options = parser.parse_args()
     trace = read_trace(options.trace) if options.trace else generate(1213, 8152, seed=1)
     if options.only != "engine":
-        uvloop.run(end_to_end.report(trace, options.rounds))
+        uvloop.run(end_to_end.report(trace, max(options.rounds, 1)))
+    if options.only != "end-to-end":
+        bench_engine.main(["--trace", str(options.trace)] if options.trace else [])
 
 
 if __name__ == "__main__":

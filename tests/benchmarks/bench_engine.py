@@ -277,11 +277,11 @@ def bench_updates(machines: Sequence[Machine], pods: Sequence[GpuRequest]) -> No
         )
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trace", type=Path, metavar="DIR", help="folder of the openb CSV files")
     parser.add_argument("--seed", type=int, default=42)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     rng = random.Random(arguments.seed)
     if arguments.trace:
         title, (machines, pods) = "openb", read_trace(arguments.trace)

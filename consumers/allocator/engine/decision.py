@@ -66,13 +66,18 @@ def decide(snapshot: Snapshot, request: GpuRequest, policy: Policy) -> Decision:
         basis=_NO_BASIS,
         node=winner.node,
         gpus=fit.grants(best[0], host),
-        message=f"{fit.fitting_nodes} of {table.live} nodes fit, {winner.node} scores highest: {winner.score}",
+        message=f"{fit.fitting_nodes} of {table.live} nodes fit, {winner.node} is the best{_where(policy)}: score {winner.score}",
         policy=policy.name,
         policy_hash=policy.hash,
         engine=ENGINE_VERSION,
         filters=filters,
         candidates=candidates,
     )
+
+
+def _where(policy: Policy) -> str:
+    """Say among which nodes the best was looked for first."""
+    return f" of the part that this allocator prefers ({policy.part + 1} of {policy.parts})" if policy.parts > 1 else ""
 
 
 def fits_on(snapshot: Snapshot, request: GpuRequest, node: str) -> bool:

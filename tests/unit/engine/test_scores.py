@@ -106,5 +106,5 @@ def test_at_most_three_candidates_best_first(cluster: Any) -> None:
         cluster.fill(f"n{number}", 0, vram=100 * number)
     found = cluster.decide(COMPACT)
     assert [c.node for c in found.candidates] == ["n4", "n3", "n2"]
-    assert found.message == "5 of 5 nodes fit, n4 scores highest: 28"
+    assert found.message == "5 of 5 nodes fit, n4 is the best: score 28"
     assert (found.outcome, found.reason, found.help, found.filters) == ("allocated", "", "", ())
