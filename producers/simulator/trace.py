@@ -24,6 +24,9 @@ POD_GPUS: Final = (0, 1, 2, 4, 8)
 QOS: Final = ("LS", "BE", "Burstable", "Guaranteed", "")
 
 _NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
+LONGEST_NAME: Final = 253
+"""Characters in the longest name that Kubernetes takes (a DNS subdomain)."""
+
 _POD_COLUMNS: Final = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 _TIMED_COLUMNS: Final = ("gpu_spec", "qos", "creation_time", "deletion_time", "scheduled_time")
 """Columns that the multi-GPU pod lists lack, all of them."""
@@ -104,6 +107,8 @@ def _check_names(rows: Sequence[Row], column: str) -> None:
         name = row.text(column)
         if not name.strip():
             raise row.error(column, "a name")
+        if len(name) > LONGEST_NAME or not name.isprintable():
+            raise row.error(column, f"a name of at most {LONGEST_NAME} printable characters")
         first = lines.setdefault(name, row.line)
         if first != row.line:
             raise row.error(column, f"a name of its own, line {first} has the same")

@@ -197,3 +197,13 @@ def test_a_long_value_is_not_repeated_in_full(tmp_path: Path) -> None:
     ) as refused:
         read_trace(tmp_path)
     assert refused.value.value == "9" * 5000
+
+
+@pytest.mark.parametrize("name", ["n" * 254, "bad\x00name", "two\x07bells"])
+def test_names_that_no_cluster_has_are_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "openb_node_list_gpu_node.csv").write_text(
+        f"sn,cpu_milli,memory_mib,gpu,model\n{name},1000,1024,1,T4\n"
+    )
+    (tmp_path / "openb_pod_list_default.csv").write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,1,0,0\n")
+    with pytest.raises(TraceError, match=r"line 2.*sn"):
+        read_trace(tmp_path)
