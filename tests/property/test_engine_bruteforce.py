@@ -394,7 +394,11 @@ def search(world: World, request: GpuRequest, policy: Policy) -> dict[str, Any]:
 
     scored = {name: rate(world, name, request, policy) for name in fits}
 
-    ranked = sorted(fits, key=lambda name: (*prefer(world, name, request, policy, scored[name][0]), name))
+    def place(name: str) -> tuple[int, ...]:
+        away, *rest = prefer(world, name, request, policy, scored[name][0])
+        return away, *rest, -members.index(name) if away else members.index(name)
+
+    ranked = sorted(fits, key=place)
     candidates = [(name, *scored[name]) for name in ranked[:3]]
     if not ranked:
         return {"node": "", "gpus": [], "reason": max(refused, key=ORDER.index), "filters": filters, "candidates": []}

@@ -39,7 +39,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     Allocators that run side by side would all choose the same node and overtake each other. So of ``parts`` allocators
     each is at home on its own part of the nodes, by a digest of the node's name, and takes the best node there; only if
-    none fits at home does it look elsewhere. It packs within its part, and nothing depends on the parts being right.
+    none fits at home does it look elsewhere, where of equal nodes it takes the last by name. It packs within its part,
+    and nothing depends on the parts being right.
 
     Attributes:
         name: Placement mode.

@@ -22,10 +22,14 @@ Keys = NDArray[np.signedinteger[Any]]
 
 
 def ties_by_name(names: list[str], policy: Policy) -> NDArray[np.int32]:
-    """Return what decides between rows of equal score: nodes at home come first, then earlier names."""
+    """Return what decides between rows of equal score: nodes at home come first, then earlier names.
+
+    Away from home the order is reversed: whoever is at home there takes from the front.
+    """
     ties: NDArray[np.int32] = np.zeros(len(names), dtype=np.int32)
     for place, (name, row) in enumerate(sorted((name, row) for row, name in enumerate(names))):
-        ties[row] = (policy.at_home(name) << HOME_BIT) | (LAST - place)
+        home = policy.at_home(name)
+        ties[row] = (home << HOME_BIT) | (LAST - (place if home else len(names) - 1 - place))
     return ties
 
 
