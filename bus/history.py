@@ -20,14 +20,21 @@ async def read(
     return follower.seq
 
 
-async def newest(bus: Bus, stream: str, filters: Sequence[str]) -> list[Record]:
-    """Return the newest record of every subject, oldest first, deleted ones left out.
+async def newest(bus: Bus, stream: str, filters: Sequence[str]) -> tuple[list[Record], int]:
+    """Return the newest record of every subject that has one, oldest first, and the sequence up to which that is true.
 
     Raises:
         BusError: The stream could not be read.
     """
-    records: list[Record] = []
-    follower = Follower(bus, stream, filters, records.append)
+    found: dict[str, Record] = {}
+
+    def keep(record: Record) -> None:
+        found.pop(record.subject, None)
+        if not record.deleted:
+            found[record.subject] = record
+
+    follower = Follower(bus, stream, filters, keep)
     await follower.start()
+    seq = follower.seq
     await follower.stop()
-    return [record for record in records if not record.deleted]
+    return list(found.values()), seq

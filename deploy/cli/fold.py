@@ -1,6 +1,5 @@
 """STATE and LEDGER read once and folded into what they add up to: the engine's snapshot, who waits, what is unreadable."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -8,7 +7,8 @@ import msgspec
 from bus.codec import decode_as
 from bus.connection import Bus
 from bus.errors import UndecodableError
-from bus.follower import Follower, Record
+from bus.follower import Record
+from bus.history import newest
 from bus.streams import LEDGER, STATE
 from bus.subjects import names, subject
 from consumers.allocator.engine import Snapshot
@@ -40,22 +40,6 @@ class Held(msgspec.Struct, frozen=True):
     def since(self) -> int:
         """Sequence of the record that added it; that record itself says 0, as it could not know."""
         return self.allocation.since or self.record
-
-
-async def newest(bus: Bus, stream: str, filters: Sequence[str]) -> tuple[list[Record], int]:
-    """Return the newest record of every subject that has one, and the sequence up to which that is true."""
-    found: dict[str, Record] = {}
-
-    def keep(record: Record) -> None:
-        found.pop(record.subject, None)
-        if not record.deleted:
-            found[record.subject] = record
-
-    follower = Follower(bus, stream, filters, keep)
-    await follower.start()
-    seq = follower.seq
-    await follower.stop()
-    return list(found.values()), seq
 
 
 class World:

@@ -55,10 +55,11 @@ def why(
 async def _gather(
     namespace: str, name: str, *, everything: bool, nats: list[str] | None, store: Path | None
 ) -> "Story":
+    from bus.history import newest
     from bus.streams import LEDGER
     from bus.subjects import subject
     from deploy.cli.explain import Story
-    from deploy.cli.fold import World, newest
+    from deploy.cli.fold import World
 
     async with open_bus(nats, store) as bus:
         story = Story(namespace=namespace, name=name)
@@ -102,8 +103,8 @@ async def _state(bus: "Bus", story: "Story") -> tuple["Pod | None", "Waiting | N
     from bus import subjects
     from bus.codec import decode
     from bus.errors import UndecodableError
+    from bus.history import newest
     from bus.streams import STATE
-    from deploy.cli.fold import newest
     from schemas.pod import Pod, Waiting
 
     # The pool is left open: a pod may wait in another one than that of its newest decision.

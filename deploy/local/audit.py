@@ -81,9 +81,8 @@ async def _limits(bus: Bus, found: Audit) -> dict[str, Limits]:
     pools: dict[str, Pool] = {}
     nodes: dict[str, Node] = {}
     inventories: dict[str, GpuInventory] = {}
-    for record in await history.newest(
-        bus, STATE, ["gpubus.state.pool.*", "gpubus.state.node.*", "gpubus.state.gpu.*"]
-    ):
+    records, _ = await history.newest(bus, STATE, ["gpubus.state.pool.*", "gpubus.state.node.*", "gpubus.state.gpu.*"])
+    for record in records:
         try:
             name = names(record.subject)[-1]
             data = codec.decode(record.payload).data

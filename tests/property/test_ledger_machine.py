@@ -169,7 +169,7 @@ class Owner:
 async def stand(bus: Bus) -> dict[str, list[str]]:
     """Return where each pod stands, by the newest record of every node."""
     found: defaultdict[str, list[str]] = defaultdict(list)
-    for newest in await history.newest(bus, LEDGER, ["gpubus.ledger.node.*"]):
+    for newest in (await history.newest(bus, LEDGER, ["gpubus.ledger.node.*"]))[0]:
         record = codec.decode_as(NodeRecord, newest.payload).data
         for allocation in record.allocations:
             found[allocation.pod_uid].append(record.node)
