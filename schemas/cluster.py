@@ -5,13 +5,23 @@ from typing import Annotated, Literal
 import msgspec
 
 from schemas.event import Timestamp
+from schemas.node_rules import Taint
 
 Vendor = str
 PlacementMode = Literal[
     "NodeCompactGPULowLoad", "CompactFirst", "LowLoadFirst", "FragmentationGradient", "PackingValue"
 ]
 
+Isolation = Literal["", "shared", "soft", "hard", "partitioned"]
+"""How the GPU is kept apart (``tensor-fusion.ai/isolation``); empty accepts any. ``shared`` takes whole idle GPUs, ``soft``
+and ``hard`` limit in the process and in a worker, ``partitioned`` takes a hardware partition such as a MIG instance.
+"""
+VgpuMode = Literal["hami-core", "mig", "mps"]
+
 Amount = Annotated[int, msgspec.Meta(ge=0)]
+
+EVERY_GPU = "*"
+"""Stands for all GPUs of a node where it lists some of them."""
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -27,6 +37,13 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         ready: The node's Ready condition.
         unschedulable: ``kubectl cordon``.
         labels: Node labels.
+        taints: Node taints.
+        taken_cpu_milli: CPU of the node's pods that are not in the ledger, such as daemons.
+        taken_memory_bytes: Their memory.
+        taken_pods: Their number.
+        cordoned_gpus: UUIDs of GPUs that take no new pods because an operator said so (``hami.io/device-cordon``).
+        claimed_gpus: UUIDs of GPUs that pods outside the ledger claim, by annotations written by hand for example.
+            ``EVERY_GPU`` in either list stands for all GPUs of the node: for who cannot tell which.
     """
 
     name: str
@@ -38,6 +55,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ready: bool = True
     unschedulable: bool = False
     labels: dict[str, str] = {}
+    taints: tuple[Taint, ...] = ()
+    taken_cpu_milli: Amount = 0
+    taken_memory_bytes: Amount = 0
+    taken_pods: Amount = 0
+    cordoned_gpus: tuple[str, ...] = ()
+    claimed_gpus: tuple[str, ...] = ()
 
 
 class GpuDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -53,14 +76,26 @@ class GpuDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     healthy: bool = True
     used_by: str = ""
     """The foreign allocator that hands this GPU out, such as ``nvidia-device-plugin``; empty when it is ours."""
+    slots: Amount = 0
+    """Most containers that may share it (``deviceSplitCount``); 0 for no limit."""
+    mode: VgpuMode = "hami-core"
+    """What it is operated in (``operatingmode``)."""
+    isolations: tuple[Isolation, ...] = ()
+    """Isolations that it can give; empty for all. A whole GPU (``shared``) can always be given."""
 
 
 class GpuInventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All GPUs of one node, published on change and as a heartbeat by the node's agent."""
+    """All GPUs of one node, published on change and as a heartbeat by the node's agent.
+
+    Attributes:
+        valid_s: Seconds for which it holds after the server stored it: if nothing newer has come by then, the agent is silent
+            and its GPUs take no new pods. 0 holds until it is replaced.
+    """
 
     node: str
     gpus: list[GpuDevice]
     observed_at: Timestamp
+    valid_s: Amount = 0
 
 
 class Oversubscription(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +139,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
         tflops_weight: Weight of compute in a GPU's score, in percent (upstream chart default 0.3).
         oversubscription: See :class:`Oversubscription`.
         workload: The pods that are expected, for the placement modes that prepare for them; empty for a vague guess.
+        max_workers_per_node: Most pods with GPUs on one node (``maxWorkerPerNode``); 0 for no limit.
     """
 
     name: str
@@ -112,3 +148,4 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     tflops_weight: Annotated[int, msgspec.Meta(ge=0, le=100)] = 30
     oversubscription: Oversubscription = Oversubscription()
     workload: tuple[PodKind, ...] = ()
+    max_workers_per_node: Amount = 0

@@ -4,19 +4,18 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from schemas.cluster import Amount, Vendor
+from schemas.cluster import Amount, Isolation, Vendor, VgpuMode
 from schemas.event import Timestamp
+from schemas.node_rules import NodeRules
 from schemas.requirements import (
     ContainerRequest,
     Dialect,
     Gang,
     GpuPolicy,
-    Isolation,
     NodePolicy,
     ScoringWeights,
     Share,
     Topology,
-    VgpuMode,
 )
 
 Qos = Literal["low", "medium", "high", "critical"]
@@ -46,7 +45,7 @@ class GpuRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             other limits. Limits bound use and are not counted against capacity.
         compute_limit_milli: The same as a share of each GPU (``compute-percent-limit``).
         vram_limit_bytes: VRAM it may use (``vram-limit``).
-        isolation: See :data:`schemas.requirements.Isolation`.
+        isolation: See :data:`schemas.cluster.Isolation`.
         partition_template: Id of the partition template (``partition-id``); empty lets the smallest that holds the amounts
             be chosen. Only with ``isolation="partitioned"``.
         gpu_indices: The only GPUs of a node that may be given, by index (``gpu-indices``); as many as ``count``.
@@ -72,6 +71,7 @@ class GpuRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         containers: Containers that ask for amounts of their own (HAMi), when there are several or the only one is an init
             container. What is booked is then decided by them. The pod's own ``count`` and amounts are an upper bound that
             is safe to book for who cannot tell containers apart: every container on GPUs of its own.
+        nodes: What it says of nodes in Kubernetes' own words; None when nothing.
         dialect: How the pod wrote it.
 
     Raises:
@@ -114,6 +114,7 @@ class GpuRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     container_names: tuple[str, ...] = ()
     container_counts: tuple[Amount, ...] = ()
     containers: tuple[ContainerRequest, ...] = ()
+    nodes: NodeRules | None = None
     dialect: Dialect = ""
 
     def __post_init__(self) -> None:

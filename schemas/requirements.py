@@ -15,13 +15,7 @@ Share = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 Dialect = Literal["", "tensorfusion", "hami"]
 """How the pod wrote its request; empty when no pod was read, as in a simulation."""
 
-Isolation = Literal["", "shared", "soft", "hard", "partitioned"]
-"""How the GPU is kept apart (``tensor-fusion.ai/isolation``); empty accepts any. ``shared`` takes whole idle GPUs, ``soft``
-and ``hard`` limit in the process and in a worker, ``partitioned`` takes a hardware partition such as a MIG instance.
-"""
-
 TopologySource = Literal["auto", "numa", "vendor"]
-VgpuMode = Literal["hami-core", "mig", "mps"]
 NodePolicy = Literal["", "binpack", "spread"]
 GpuPolicy = Literal["binpack", "spread", "topology-aware", "mutex", "numa"]
 

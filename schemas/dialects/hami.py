@@ -29,13 +29,14 @@ privileged container, webhook ignored          allowed                          
 
 from typing import Final, get_args
 
+from schemas.cluster import VgpuMode
 from schemas.dialects import text
 from schemas.dialects.hami_config import HamiConfig
 from schemas.dialects.hami_containers import MOST_GPUS, bound, requests
 from schemas.dialects.text import RequestError, closest
 from schemas.dialects.view import POOL_KEY, PodSpecView, host_amounts
 from schemas.pod import GpuRequest
-from schemas.requirements import GpuPolicy, NodePolicy, ScoringWeights, VgpuMode
+from schemas.requirements import GpuPolicy, NodePolicy, ScoringWeights
 
 NODE_POLICY: Final = "hami.io/node-scheduler-policy"
 GPU_POLICY: Final = "hami.io/gpu-scheduler-policy"
@@ -106,6 +107,7 @@ def parse(pod: PodSpecView, config: HamiConfig) -> GpuRequest | None:
         scoring_weights=weights(pod.annotation(WEIGHTS)) if pod.annotation(WEIGHTS) else None,
         container_names=(containers[0].name,) if alone else (),
         containers=() if alone else containers,
+        nodes=pod.nodes,
         dialect="hami",
     )
 

@@ -33,6 +33,7 @@ requests without the label                    left alone                        
 
 from typing import Final, get_args
 
+from schemas.cluster import Isolation
 from schemas.dialects import text
 from schemas.dialects import tf_keys as keys
 from schemas.dialects.text import RequestError
@@ -43,7 +44,6 @@ from schemas.dialects.tf_gang import gang, topology
 from schemas.dialects.tf_words import check_features, isolation, placement
 from schemas.dialects.view import POOL_KEY, PodSpecView, host_amounts
 from schemas.pod import WHOLE, GpuRequest, Qos
-from schemas.requirements import Isolation
 
 PRIORITIES: Final[dict[Qos, int]] = {"high": 10_000, "critical": 100_000}
 """Values of the priority classes that admission gives to pods of these levels that have none."""
@@ -108,6 +108,7 @@ def parse(pod: PodSpecView, defaults: TensorFusionDefaults) -> GpuRequest | None
         remote=placement(pod, profile, defaults) == "remote",
         container_names=given.containers,
         container_counts=given.counts,
+        nodes=pod.nodes,
         dialect="tensorfusion",
     )
 

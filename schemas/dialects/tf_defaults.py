@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from schemas.cluster import Amount, Vendor
+from schemas.cluster import Amount, Isolation, Vendor
 from schemas.pod import Qos
-from schemas.requirements import Isolation, Share
+from schemas.requirements import Share
 
 
 class GpuAmounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

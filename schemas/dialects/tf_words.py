@@ -2,12 +2,12 @@
 
 from typing import Final, Literal
 
+from schemas.cluster import Isolation
 from schemas.dialects import text
 from schemas.dialects import tf_keys as keys
 from schemas.dialects.text import RequestError
 from schemas.dialects.tf_defaults import TensorFusionDefaults, WorkloadProfile
 from schemas.dialects.view import PodSpecView
-from schemas.requirements import Isolation
 
 Placement = Literal["local", "remote"]
 

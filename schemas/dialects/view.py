@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from schemas.dialects import text
+from schemas.node_rules import NodeRules
 
 TF_PREFIX: Final = "tensor-fusion.ai/"
 POOL_KEY: Final = "tensor-fusion.ai/gpupool"
@@ -44,6 +45,7 @@ class PodSpecView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     Attributes:
         owner: Name of the topmost controller, such as the Deployment above a ReplicaSet; empty for a bare pod.
         owner_replicas: How many pods that controller wants; None when it does not say.
+        nodes: Node selector, node affinity and tolerations; None when it has none.
         priority: ``spec.priority``, which the API server fills in from the priority class.
     """
 
@@ -58,6 +60,7 @@ class PodSpecView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     priority_class_name: str = ""
     owner: str = ""
     owner_replicas: int | None = None
+    nodes: NodeRules | None = None
 
     def annotation(self, key: str) -> str:
         """Return an annotation without the white space around it; empty when it is missing."""

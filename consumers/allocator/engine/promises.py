@@ -24,6 +24,7 @@ _UNSUPPORTED: Final = (
     "gang",
     "topology",
     "remote",
+    "nodes",
 )
 _ISOLATIONS: Final = ("", "soft")
 

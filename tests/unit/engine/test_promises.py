@@ -7,6 +7,7 @@ import pytest
 
 from consumers.allocator.engine import Policy, decide, fits_on
 from schemas import reasons
+from schemas.node_rules import NodeRules
 from schemas.pod import GpuRequest
 from schemas.requirements import Gang, Topology
 
@@ -35,6 +36,7 @@ REFUSED: dict[str, Any] = {
     "gang": None,
     "topology": None,
     "remote": True,
+    "nodes": NodeRules(selector=(("zone", "a"),)),
 }
 
 
