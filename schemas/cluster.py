@@ -4,8 +4,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from schemas import units
 from schemas.event import Timestamp
+from schemas.hardware import GpuLink, PartitionTemplate
 from schemas.node_rules import Taint
+from schemas.placement import GpuPolicy, NodePolicy, ScoringWeights, TopologyRules
 
 Vendor = str
 PlacementMode = Literal[
@@ -18,7 +21,7 @@ and ``hard`` limit in the process and in a worker, ``partitioned`` takes a hardw
 """
 VgpuMode = Literal["hami-core", "mig", "mps"]
 
-Amount = Annotated[int, msgspec.Meta(ge=0)]
+Amount = units.Amount
 
 EVERY_GPU = "*"
 """Stands for all GPUs of a node where it lists some of them."""
@@ -90,12 +93,30 @@ class GpuInventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     Attributes:
         valid_s: Seconds for which it holds after the server stored it: if nothing newer has come by then, the agent is silent
             and its GPUs take no new pods. 0 holds until it is replaced.
+        links: How its GPUs reach each other, each pair once; what is not listed is not known.
+        partitions: The hardware partitions that its GPUs can be cut into; none for a GPU that cannot be cut at present.
+
+    Raises:
+        ValueError: A link names a GPU that is not there, or a pair is listed twice or the wrong way round; or two templates of
+            one model have the same id.
     """
 
     node: str
     gpus: list[GpuDevice]
     observed_at: Timestamp
     valid_s: Amount = 0
+    links: tuple[GpuLink, ...] = ()
+    partitions: tuple[PartitionTemplate, ...] = ()
+
+    def __post_init__(self) -> None:
+        pairs = {(link.first, link.second) for link in self.links}
+        if len(pairs) < len(self.links) or any(not a < b < len(self.gpus) for a, b in pairs):
+            raise ValueError(
+                f"links of node {self.node} must name two of its {len(self.gpus)} GPUs by place, the smaller first, "
+                "and each pair once",
+            )
+        if len({(template.model, template.id) for template in self.partitions}) < len(self.partitions):
+            raise ValueError(f"node {self.node} lists a partition template twice: each needs its own id per model")
 
 
 class Oversubscription(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +161,11 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
         oversubscription: See :class:`Oversubscription`.
         workload: The pods that are expected, for the placement modes that prepare for them; empty for a vague guess.
         max_workers_per_node: Most pods with GPUs on one node (``maxWorkerPerNode``); 0 for no limit.
+        node_policy: HAMi's choice among nodes for pods that state none (``nodeSchedulerPolicy``). With this, ``gpu_policies`` or
+            ``scoring_weights`` HAMi's scores take the place of the placement mode.
+        gpu_policies: HAMi's choice among GPUs for pods that state none (``gpuSchedulerPolicy``), the first word counting most.
+        scoring_weights: Weights of HAMi's GPU score for pods that state none; equal if nobody states any.
+        topology: How near each other a pod's GPUs are to be; None looks at it only for pods that ask.
     """
 
     name: str
@@ -148,4 +174,8 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     tflops_weight: Annotated[int, msgspec.Meta(ge=0, le=100)] = 30
     oversubscription: Oversubscription = Oversubscription()
     workload: tuple[PodKind, ...] = ()
+    node_policy: NodePolicy = ""
+    gpu_policies: tuple[GpuPolicy, ...] = ()
+    scoring_weights: ScoringWeights | None = None
+    topology: TopologyRules | None = None
     max_workers_per_node: Amount = 0

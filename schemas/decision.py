@@ -5,17 +5,22 @@ from typing import Literal
 import msgspec
 
 from schemas.cluster import Amount
+from schemas.hardware import Partition
 
 Outcome = Literal["allocated", "unschedulable", "released", "evicted"]
 
 
-class GpuGrant(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A part of one GPU given to one pod: compute in thousandths of a TFLOPS and VRAM in bytes."""
+class GpuGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A part of one GPU given to one pod: compute in thousandths of a TFLOPS and VRAM in bytes.
+
+    With a ``partition`` these are the amounts of its template, and the pod has that partition to itself.
+    """
 
     uuid: str
     index: Amount
     tflops_milli: Amount
     vram_bytes: Amount
+    partition: Partition | None = None
 
 
 class FilterReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -7,16 +7,9 @@ import msgspec
 from schemas.cluster import Amount, Isolation, Vendor, VgpuMode
 from schemas.event import Timestamp
 from schemas.node_rules import NodeRules
-from schemas.requirements import (
-    ContainerRequest,
-    Dialect,
-    Gang,
-    GpuPolicy,
-    NodePolicy,
-    ScoringWeights,
-    Share,
-    Topology,
-)
+from schemas.placement import GpuPolicy, NodePolicy, ScoringWeights, Topology
+from schemas.requirements import ContainerRequest, Dialect, Gang
+from schemas.units import Share
 
 Qos = Literal["low", "medium", "high", "critical"]
 PodPhase = Literal["Pending", "Running", "Succeeded", "Failed"]

@@ -1,4 +1,4 @@
-"""What a request may require beyond amounts: containers, gangs, topology and the words of placement policies.
+"""What a request may require beyond amounts: containers, gangs and isolation.
 
 All of it is frozen and made of tuples, because requests are dictionary keys and parts of cache keys.
 """
@@ -7,17 +7,10 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from schemas.cluster import Amount
-
-Share = Annotated[int, msgspec.Meta(ge=0, le=1000)]
-"""A part of one GPU in thousandths."""
+from schemas.units import Amount, Share
 
 Dialect = Literal["", "tensorfusion", "hami"]
 """How the pod wrote its request; empty when no pod was read, as in a simulation."""
-
-TopologySource = Literal["auto", "numa", "vendor"]
-NodePolicy = Literal["", "binpack", "spread"]
-GpuPolicy = Literal["binpack", "spread", "topology-aware", "mutex", "numa"]
 
 
 class ContainerRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -58,25 +51,3 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     min_members: Annotated[int, msgspec.Meta(ge=2)]
     desired: Amount = 0
     timeout_s: Amount = 0
-
-
-class Topology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How close together the GPUs of one pod must be (``tensor-fusion.ai/*gpu-topology*``).
-
-    Attributes:
-        required: Whether GPUs that are further apart are refused; otherwise nearness is only preferred.
-        max_tier: Furthest tier that is still near: 0 one interconnect, 1 one NUMA node, 2 across NUMA nodes, 3 unknown.
-        source: Where tiers come from.
-    """
-
-    required: bool = False
-    max_tier: Annotated[int, msgspec.Meta(ge=0, le=3)] = 1
-    source: TopologySource = "auto"
-
-
-class ScoringWeights(msgspec.Struct, frozen=True, kw_only=True):
-    """What counts how much in a GPU's score (``hami.io/device-scoring-weights``). At least one is above zero."""
-
-    slot: Amount
-    core: Amount
-    memory: Amount

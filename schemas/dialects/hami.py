@@ -35,8 +35,8 @@ from schemas.dialects.hami_config import HamiConfig
 from schemas.dialects.hami_containers import MOST_GPUS, bound, requests
 from schemas.dialects.text import RequestError, closest
 from schemas.dialects.view import POOL_KEY, PodSpecView, host_amounts
+from schemas.placement import GpuPolicy, NodePolicy, ScoringWeights
 from schemas.pod import GpuRequest
-from schemas.requirements import GpuPolicy, NodePolicy, ScoringWeights
 
 NODE_POLICY: Final = "hami.io/node-scheduler-policy"
 GPU_POLICY: Final = "hami.io/gpu-scheduler-policy"

@@ -10,7 +10,7 @@ import msgspec
 
 from schemas.cluster import Amount, Isolation, Vendor
 from schemas.pod import Qos
-from schemas.requirements import Share
+from schemas.units import Share
 
 
 class GpuAmounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

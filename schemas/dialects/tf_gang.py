@@ -7,7 +7,8 @@ from schemas.dialects import tf_keys as keys
 from schemas.dialects.text import RequestError
 from schemas.dialects.tf_defaults import WorkloadProfile
 from schemas.dialects.view import PodSpecView
-from schemas.requirements import Gang, Topology, TopologySource
+from schemas.placement import Topology, TopologySource
+from schemas.requirements import Gang
 
 SMALLEST: Final = 2
 """Members of the smallest gang: one pod alone waits for nobody."""
@@ -61,9 +62,9 @@ def topology(pod: PodSpecView) -> Topology | None:
         return None
     sources: tuple[TopologySource, ...] = get_args(TopologySource)
     return Topology(
-        required=text.boolean(required, field=keys.TOPOLOGY_REQUIRED) if required else False,
-        max_tier=text.integer(tier, field=keys.TOPOLOGY_TIER, least=0, most=FURTHEST_TIER) if tier else 1,
-        source=text.word(source, field=keys.TOPOLOGY_SOURCE, words=sources) if source else "auto",
+        required=text.boolean(required, field=keys.TOPOLOGY_REQUIRED) if required else None,
+        max_tier=text.integer(tier, field=keys.TOPOLOGY_TIER, least=0, most=FURTHEST_TIER) if tier else None,
+        source=text.word(source, field=keys.TOPOLOGY_SOURCE, words=sources) if source else None,
     )
 
 

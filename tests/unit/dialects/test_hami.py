@@ -10,8 +10,9 @@ import pytest
 
 from schemas.dialects import ContainerView, HamiConfig, PodSpecView, RequestError
 from schemas.dialects.hami import parse, weights
+from schemas.placement import ScoringWeights
 from schemas.pod import GpuRequest
-from schemas.requirements import ContainerRequest, ScoringWeights
+from schemas.requirements import ContainerRequest
 
 MIB = 2**20
 CONFIG = HamiConfig(pool="main")

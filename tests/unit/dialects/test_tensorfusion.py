@@ -13,7 +13,8 @@ from schemas.dialects import (
     WorkloadProfile,
 )
 from schemas.dialects.tensorfusion import parse
-from schemas.requirements import Gang, Topology
+from schemas.placement import Topology
+from schemas.requirements import Gang
 
 GIB = 2**30
 KEY = "tensor-fusion.ai/"
@@ -101,7 +102,7 @@ GOOD = [
     ("eviction_protection", "1h30m", "eviction_protection_s", 5400),
     ("eviction_protection", "1500ms", "eviction_protection_s", 2),
     ("require_gpu_topology", "true", "topology", Topology(required=True)),
-    ("require_gpu_topology", "false", "topology", Topology()),
+    ("require_gpu_topology", "false", "topology", Topology(required=False)),
     ("gpu_topology_max_tier", "0", "topology", Topology(max_tier=0)),
     ("gpu_topology_source", "numa", "topology", Topology(source="numa")),
 ]

@@ -8,8 +8,9 @@ import pytest
 from consumers.allocator.engine import Policy, decide, fits_on
 from schemas import reasons
 from schemas.node_rules import NodeRules
+from schemas.placement import Topology
 from schemas.pod import GpuRequest
-from schemas.requirements import Gang, Topology
+from schemas.requirements import Gang
 
 IGNORED_SAFELY = {
     "tflops_limit_milli", "compute_limit_milli", "vram_limit_bytes", "workload_profile", "eviction_protection_s",
