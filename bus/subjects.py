@@ -27,6 +27,7 @@ def token(name: str) -> str:
     return "".join(chr(byte) if byte in _PLAIN else f"={byte:02X}" for byte in name.encode())
 
 
+@lru_cache(maxsize=65536)
 def untoken(encoded: str) -> str:
     """Decode one subject token.
 

@@ -32,6 +32,10 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     priority: int = 0
     since: Amount = 0
 
+    def says_as(self, other: "Allocation") -> bool:
+        """Whether both state the same, whenever they were added."""
+        return self == other or msgspec.structs.replace(self, since=other.since) == other
+
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One pod added to or removed from the node by this revision; ``decision`` is a :class:`schemas.decision.Decision`.

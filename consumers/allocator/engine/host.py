@@ -117,28 +117,36 @@ class Host:
         self.cpu_bp = self.memory_bp = 0
         for slot in range(len(devices)):
             self._measure(slot)
-        for allocation in self.allocations.values():
-            self.charge(allocation, 1)
+        self.charge_all((allocation, 1) for allocation in self.allocations.values())
 
     def charge(self, allocation: Allocation, sign: int) -> list[int]:
         """Take an allocation's amounts off what is free (``sign`` 1) or give them back (-1); return the slots changed.
 
         Grants on GPUs that the inventory does not list change no slot; :meth:`rebuild` finds them when it lists them.
         """
-        changed = []
-        for grant in allocation.gpus:
-            slot = self.slots.get(grant.uuid)
-            if slot is not None:
-                self.tflops_free[slot] -= sign * grant.tflops_milli
-                self.vram_free[slot] -= sign * grant.vram_bytes
-                self._measure(slot)
-                changed.append(slot)
-        self.pods_free -= sign
-        self.cpu_free -= sign * allocation.cpu_milli
-        self.memory_free -= sign * allocation.memory_bytes
-        if self.node is not None:
-            self.cpu_bp = _used_bp(self.node.cpu_milli - self.cpu_free, self.node.cpu_milli)
-            self.memory_bp = _used_bp(self.node.memory_bytes - self.memory_free, self.node.memory_bytes)
+        return self.charge_all(((allocation, sign),))
+
+    def charge_all(self, charges: Iterable[tuple[Allocation, int]]) -> list[int]:
+        """Do several :meth:`charge` at once."""
+        changed: list[int] = []
+        slots, tflops_free, vram_free = self.slots, self.tflops_free, self.vram_free
+        for allocation, sign in charges:
+            for grant in allocation.gpus:
+                slot = slots.get(grant.uuid)
+                if slot is not None:
+                    tflops_free[slot] -= sign * grant.tflops_milli
+                    vram_free[slot] -= sign * grant.vram_bytes
+                    if slot not in changed:
+                        changed.append(slot)
+            self.pods_free -= sign
+            self.cpu_free -= sign * allocation.cpu_milli
+            self.memory_free -= sign * allocation.memory_bytes
+        for slot in changed:
+            self._measure(slot)
+        node = self.node
+        if node is not None:
+            self.cpu_bp = _used_bp(node.cpu_milli - self.cpu_free, node.cpu_milli)
+            self.memory_bp = _used_bp(node.memory_bytes - self.memory_free, node.memory_bytes)
         return changed
 
     def _measure(self, slot: int) -> None:

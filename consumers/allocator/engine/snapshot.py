@@ -103,24 +103,27 @@ class Snapshot:
         """Replace all allocations of a node, as its ledger record lists them, and thaw it if it was frozen."""
         host = self._host(node)
         old, new = host.allocations, {allocation.pod_uid: allocation for allocation in allocations}
-        for uid in old.keys() - new.keys():
-            self._holders.remove(uid, node)
-        for uid in new.keys() - old.keys():
-            self._holders.add(uid, node)
-        before = host.free()
-        for uid, allocation in old.items():
-            if new.get(uid) != allocation:
-                host.charge(allocation, -1)
+        charges: list[tuple[Allocation, int]] = []
+        for uid, held in old.items():
+            if uid not in new:
+                self._holders.remove(uid, node)
+                charges.append((held, -1))
         for uid, allocation in new.items():
-            if old.get(uid) != allocation:
-                host.charge(allocation, 1)
+            before = old.get(uid)
+            if before is None:
+                self._holders.add(uid, node)
+            elif before.says_as(allocation):
+                continue  # most records only confirm what this allocator added itself: no cached verdict goes stale
+            else:
+                charges.append((before, -1))
+            charges.append((allocation, 1))
         host.allocations = new
+        changed = host.charge_all(charges)
         if host.frozen:
             host.frozen = False
             self._rebuild(host)
-        elif host.node is not None and host.free() != before:
-            # Most records only confirm what this allocator added itself: then no cached verdict goes stale.
-            self._tables[host.node.pool].write_free(host, range(len(host.kinds)))
+        elif charges and host.node is not None:
+            self._tables[host.node.pool].write_free(host, changed)
         self._drop_if_empty(host)
 
     def freeze(self, node: str) -> None:
