@@ -23,6 +23,7 @@ DECISION: Final = "DECISION"
 USAGE: Final = "USAGE"
 WORK: Final = "WORK"
 TICK: Final = "TICK"
+CAPACITY: Final = "CAPACITY"
 DEAD: Final = "DEAD"
 
 MIB: Final = 1024**2
@@ -50,6 +51,7 @@ class StreamLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     usage_bytes: int = 2 * GIB
     work_bytes: int = 2 * GIB
     tick_bytes: int = 64 * MIB
+    capacity_bytes: int = GIB
     dead_bytes: int = GIB
 
 
@@ -113,6 +115,14 @@ def declarations(limits: StreamLimits) -> tuple[StreamConfig, ...]:
             allow_msg_ttl=True,
             allow_msg_schedules=True,
             allow_rollup_hdrs=True,
+        ),
+        stream(
+            CAPACITY,
+            ["gpubus.drift.>", "gpubus.notice.>"],
+            limits.capacity_bytes,
+            max_age=7 * DAY_S,
+            max_msgs_per_subject=100,
+            discard=DiscardPolicy.OLD,
         ),
         stream(DEAD, ["gpubus.dead.>"], limits.dead_bytes, max_age=30 * DAY_S, discard=DiscardPolicy.OLD),
     )

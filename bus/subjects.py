@@ -84,6 +84,16 @@ def usage_gpu(node: str) -> str:
     return subject("usage", "gpu", node)
 
 
+def notice(namespace: str, name: str) -> str:
+    """Subject of what happens to the GPUs that one pod holds."""
+    return subject("notice", namespace, name)
+
+
+def drift(node: str) -> str:
+    """Subject of the differences between a node and its ledger record."""
+    return subject("drift", node)
+
+
 def work(command: str, *name: str) -> str:
     """Subject of a command: ``gpubus.work.<command>.<name…>``."""
     return subject("work", command, *name)

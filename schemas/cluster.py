@@ -6,7 +6,7 @@ import msgspec
 
 from schemas import units
 from schemas.event import Timestamp
-from schemas.hardware import GpuLink, PartitionTemplate
+from schemas.hardware import GpuLink, MigInstance, PartitionTemplate, Trouble
 from schemas.node_rules import Taint
 from schemas.placement import GpuPolicy, NodePolicy, ScoringWeights, TopologyRules
 
@@ -85,6 +85,24 @@ class GpuDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What it is operated in (``operatingmode``)."""
     isolations: tuple[Isolation, ...] = ()
     """Isolations that it can give; empty for all. A whole GPU (``shared``) can always be given."""
+    troubles: tuple[Trouble, ...] = ()
+    """Why it is not ``healthy``."""
+    instances: tuple[MigInstance, ...] = ()
+    """The MIG devices on it."""
+    pci: str = ""
+    """PCI address, such as ``00000000:3B:00.0``."""
+    compute_capability: str = ""
+    """CUDA compute capability, such as ``9.0``."""
+    nvlink_mbps: Amount = 0
+    """Bandwidth of all its NVLinks together in one direction, in megabytes per second; 0 where it is not known."""
+    ecc: bool | None = None
+    """Whether memory errors are corrected; None where the GPU cannot."""
+    persistence: bool | None = None
+    """Whether the driver stays loaded without clients; None where the driver does not say."""
+    mps: bool = False
+    """Whether processes on it go through an MPS server."""
+    estimated: bool = False
+    """Whether ``tflops_milli`` is a guess, because no catalogue knows the model."""
 
 
 class GpuInventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -95,6 +113,8 @@ class GpuInventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             and its GPUs take no new pods. 0 holds until it is replaced.
         links: How its GPUs reach each other, each pair once; what is not listed is not known.
         partitions: The hardware partitions that its GPUs can be cut into; none for a GPU that cannot be cut at present.
+        driver: Driver version, such as ``550.54.15``.
+        cuda: Newest CUDA version that the driver supports, such as ``12.4``.
 
     Raises:
         ValueError: A link names a GPU that is not there, or a pair is listed twice or the wrong way round; or two templates of
@@ -107,6 +127,8 @@ class GpuInventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     valid_s: Amount = 0
     links: tuple[GpuLink, ...] = ()
     partitions: tuple[PartitionTemplate, ...] = ()
+    driver: str = ""
+    cuda: str = ""
 
     def __post_init__(self) -> None:
         pairs = {(link.first, link.second) for link in self.links}

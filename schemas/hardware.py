@@ -4,7 +4,14 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from schemas.event import Timestamp
 from schemas.units import Amount, Share
+
+GpuProblem = Literal[
+    "Xid", "Lost", "RowRemap", "EccErrors", "DriverHung", "DriverError", "InvalidReading", "RecoveryRequired"
+]
+"""Why a GPU takes no new pods: a fatal XID, off the bus, memory rows to be remapped or gone, uncorrectable memory errors, a
+driver that does not answer or answers with errors, readings that cannot be true, a reset that the driver asks for."""
 
 GpuPath = Literal["", "system", "node", "hostbridge", "multiple", "single", "internal"]
 """The nearest common part of two GPUs' ways to the CPU, in NVML's words (``nvmlGpuTopologyLevel_t``), the nearest last: the link
@@ -28,6 +35,44 @@ class GpuLink(msgspec.Struct, frozen=True, array_like=True, gc=False):
     second: Amount
     path: GpuPath = ""
     nvlinks: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
+
+
+class Trouble(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """One reason why a GPU is unhealthy.
+
+    Attributes:
+        problem: What kind.
+        detail: In words for people, with the numbers, such as ``XID 79``.
+        since: When it was seen first, RFC 3339.
+        xid: The driver's error number; 0 for none.
+    """
+
+    problem: GpuProblem
+    detail: str
+    since: Timestamp
+    xid: Amount = 0
+
+
+class MigInstance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A MIG device that exists on a GPU.
+
+    Attributes:
+        uuid: ``MIG-…``, what a container names it by.
+        profile: NVML's name of the profile, such as ``1g.10gb``.
+        gpu_instance: GPU instance ID.
+        compute_instance: Compute instance ID inside it.
+        start: First placement slot of the GPU instance.
+        slots: How many slots it takes.
+        vram_bytes: Its VRAM.
+    """
+
+    uuid: str
+    profile: str
+    gpu_instance: Amount
+    compute_instance: Amount
+    start: Amount
+    slots: Amount
+    vram_bytes: Amount = 0
 
 
 class PartitionTemplate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -8,6 +8,7 @@ from schemas.cluster import GpuInventory, Node, Pool
 from schemas.deadletter import DeadLetter
 from schemas.decision import Decision
 from schemas.ledger import NodeRecord
+from schemas.observed import Drift, PodNotice
 from schemas.pod import Pod, Release, Schedule, Waiting
 from schemas.usage import NodeUsage
 
@@ -33,6 +34,8 @@ EVENT_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     "gpubus.waiting.v1": Waiting,
     "gpubus.presence.v1": Presence,
     "gpubus.usage.v1": NodeUsage,
+    "gpubus.notice.v1": PodNotice,
+    "gpubus.drift.v1": Drift,
     "gpubus.ledger.node.v1": NodeRecord,
     "gpubus.decision.v1": Decision,
     "gpubus.schedule.v1": Schedule,
