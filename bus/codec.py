@@ -50,6 +50,16 @@ def decode(payload: bytes) -> Event[Any]:
     return msgspec.structs.replace(envelope, data=data)
 
 
+def check_name(said: str, meant: str) -> None:
+    """Check that a payload is about the object that its subject names: otherwise one of the two is a mistake.
+
+    Raises:
+        UndecodableError: It is about another one.
+    """
+    if said != meant:
+        raise UndecodableError(f"payload is about {said!r}, its subject about {meant!r}: publish it on its own subject")
+
+
 def decode_as(struct: type[T], payload: bytes) -> Event[T]:
     """Decode an event whose payload type the subject already tells; about half the cost of :func:`decode`.
 

@@ -109,8 +109,23 @@ async def retry_letter(bus: Bus, stream: str, sequence: int) -> DeadLetter:
             f"{letter.subject}; let its producer publish it anew"
         )
     await bus.publisher.publish(letter.subject, letter.payload, msg_id=f"retry:{stream}:{sequence}:{time.time_ns()}")
-    await bus.api(f"STREAM.PURGE.{DEAD}", {"filter": subject("dead", stream, str(sequence))})
+    await _purge(bus, stream, sequence)
     return letter
+
+
+async def drop_letter(bus: Bus, stream: str, sequence: int) -> DeadLetter:
+    """Drop a letter that nobody needs any more, and return it.
+
+    Raises:
+        NoSuchLetterError: There is no such letter.
+    """
+    letter = await get_letter(bus, stream, sequence)
+    await _purge(bus, stream, sequence)
+    return letter
+
+
+async def _purge(bus: Bus, stream: str, sequence: int) -> None:
+    await bus.api(f"STREAM.PURGE.{DEAD}", {"filter": subject("dead", stream, str(sequence))})
 
 
 async def _get(bus: Bus, request: dict[str, Any]) -> _StoredMessage | None:

@@ -60,7 +60,7 @@ class Cluster:
             case "allocator", [allocator]:
                 self._on_presence(allocator, record)
             case "waiting", [_, _, _]:
-                return self._on_waiting(record)
+                return self._on_waiting(tuple(name), record)
             case _:
                 raise UndecodableError(f"subject {record.subject} has no place in STATE")
         return None
@@ -71,6 +71,7 @@ class Cluster:
             return
         try:
             node = codec.decode_as(Node, record.payload).data
+            codec.check_name(node.name, name)
         except UndecodableError:
             self.snapshot.remove_node(name)
             raise
@@ -82,7 +83,9 @@ class Cluster:
             self.snapshot.remove_inventory(name)
             return
         try:
-            self.snapshot.put_inventory(codec.decode_as(GpuInventory, record.payload).data)
+            inventory = codec.decode_as(GpuInventory, record.payload).data
+            codec.check_name(inventory.node, name)
+            self.snapshot.put_inventory(inventory)
         except (UndecodableError, ValueError) as error:
             self.snapshot.remove_inventory(name)
             raise UndecodableError(str(error)) from None
@@ -92,7 +95,9 @@ class Cluster:
         if record.deleted:
             self.snapshot.remove_pool(name)
             return
-        self.snapshot.put_pool(codec.decode_as(Pool, record.payload).data)
+        pool = codec.decode_as(Pool, record.payload).data
+        codec.check_name(pool.name, name)
+        self.snapshot.put_pool(pool)
         for node in self.snapshot.nodes(name):
             self._grow_by_state(node, record.seq)
         self._recheck_all()
@@ -108,11 +113,12 @@ class Cluster:
         newest = max(self._heard.values(), default=0)
         return sorted(name for name, heard in self._heard.items() if newest - heard < ALIVE_NS)
 
-    def _on_waiting(self, record: Record) -> Waiting | None:
+    def _on_waiting(self, name: tuple[str, ...], record: Record) -> Waiting | None:
         if record.deleted:
             self.waiting.drop(record.subject)
             return None
         pod = codec.decode_as(Waiting, record.payload).data
+        codec.check_name(f"{pod.request.pool}/{pod.namespace}/{pod.name}", "/".join(name))
         self.waiting.put(record.subject, pod, record.seq)
         if pod.state_seq < self._grew_at_state or pod.ledger_seq < self._grew_at_ledger:
             # Capacity came between the decision that refused it and this record: nobody else will try it.

@@ -199,6 +199,8 @@ class Core:
             return
         try:
             data = None if record.deleted else codec.decode_as(NodeRecord, record.payload).data
+            if data is not None:
+                codec.check_name(data.node, node)
         except UndecodableError:
             self._freeze(book, record.seq)
             raise

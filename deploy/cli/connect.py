@@ -171,7 +171,9 @@ async def _ready(bus: "Bus", *, wait_all: bool) -> None:
                 await _answers(bus, name)
             await require_streams(bus)
     except TimeoutError:
-        raise BusUnavailableError(f"the streams found no leader within {READY_TIMEOUT_S:g} s; try again") from None
+        raise BusUnavailableError(
+            f"the streams found no leader within {READY_TIMEOUT_S:g} s: try again, or start the server with JetStream"
+        ) from None
     except BusError as error:
         raise BusUnavailableError(str(error)) from error
 

@@ -1,4 +1,4 @@
-"""``gpubus dead``: look at messages that could not be handled, and give them another try."""
+"""``gpubus dead``: look at messages that could not be handled, give them another try, or drop them."""
 
 import base64
 import re
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from schemas.event import Event
 
 app = typer.Typer(
-    help="""Look at messages that could not be handled, and give them another try.
+    help="""Look at messages that could not be handled, give them another try, or drop them.
 
     \b
     Examples:
       gpubus dead list
       gpubus dead show WORK/812
       gpubus dead retry WORK/812
+      gpubus dead drop STATE/97
     """,
     rich_markup_mode=None,
 )
@@ -167,6 +168,28 @@ async def _retry(one: tuple[str, int] | None, nats: list[str] | None, store: Pat
                 failure = str(error)
             results.append({"letter": f"{stream}/{sequence}", "subject": subject, "error": failure or None})
     return results
+
+
+@app.command("drop")
+def drop_command(letter: LetterArgument, *, nats: NatsOption = None, store: StoreOption = None) -> None:
+    """Drop one dead letter for good, after its cause has been dealt with.
+
+    \b
+    Example:
+      gpubus dead drop STATE/97
+    """
+    dropped = run(_drop(*_parse(letter), nats, store))
+    print(clean(f"{dropped.stream}/{dropped.sequence}: dropped"))
+
+
+async def _drop(stream: str, sequence: int, nats: list[str] | None, store: Path | None) -> "DeadLetter":
+    from bus.deadletter import NoSuchLetterError, drop_letter
+
+    async with open_bus(nats, store) as bus:
+        try:
+            return await drop_letter(bus, stream, sequence)
+        except NoSuchLetterError as error:
+            raise NotFoundError(str(error)) from error
 
 
 def _parse(letter: str) -> tuple[str, int]:

@@ -4,6 +4,7 @@
 Scripts can rely on these: a pod that nobody has decided about is not the same as a bus that is down.
 """
 
+import errno
 from typing import Final
 
 NEGATIVE: Final = 1
@@ -38,6 +39,8 @@ def explain(error: Exception) -> tuple[str, int] | None:
         context = getattr(error, "ctx", None)
         hint = f"; see `{context.command_path} --help`" if context is not None else ""
         return _line(str(error.format_message()).rstrip(".") + hint), int(error.exit_code)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return _line(f"the answer could not be written: {error.strerror}"), NO_BUS
     return _explain_imported(error)
 
 
@@ -45,7 +48,10 @@ def _explain_imported(error: Exception) -> tuple[str, int] | None:
     # Imported here because most runs end well and need none of it.
     from bus.errors import BusError
     from deploy.local.server import LocalBusError
+    from deploy.local.store import DirectoryError
 
+    if isinstance(error, DirectoryError):
+        return _line(str(error)), BAD_INPUT
     if isinstance(error, BusError | LocalBusError):
         return _line(str(error)), NO_BUS
     from producers.simulator.csvfile import TraceError

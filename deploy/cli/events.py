@@ -26,7 +26,9 @@ def events(
     subject: Annotated[str, typer.Argument(help="Subject on the bus; * is one word, > the rest.")] = "gpubus.>",
     *,
     everything: Annotated[bool, typer.Option("--all", help="Begin with all that is stored.")] = False,
-    last: Annotated[int | None, typer.Option("--last", "-n", metavar="N", min=1, help="Begin with the last N.")] = None,
+    last: Annotated[
+        int | None, typer.Option("--last", "-n", metavar="N", min=1, max=1_000_000, help="Begin with the last N.")
+    ] = None,
     since: Annotated[
         str | None,
         typer.Option("--since", metavar="WHEN", help="Begin at a stream sequence, an age such as 15m, `all` or `now`."),

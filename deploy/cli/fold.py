@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from bus.codec import decode_as
+from bus.codec import check_name, decode_as
 from bus.connection import Bus
 from bus.errors import UndecodableError
 from bus.follower import Record
@@ -81,25 +81,33 @@ class World:
     def put_state(self, record: Record) -> None:
         """Take one STATE record in."""
         try:
-            self._put_state(names(record.subject)[1], record.payload)
+            _, kind, *name = names(record.subject)
+            self._put_state(kind, "/".join(name), record.payload)
         except (UndecodableError, ValueError) as error:
             self.unreadable.append(Unreadable(STATE, record.subject, record.seq, str(error)))
 
-    def _put_state(self, kind: str, payload: bytes) -> None:
+    def _put_state(self, kind: str, name: str, payload: bytes) -> None:
         if kind == "pool":
-            self.snapshot.put_pool(decode_as(Pool, payload).data)
+            pool = decode_as(Pool, payload).data
+            check_name(pool.name, name)
+            self.snapshot.put_pool(pool)
         elif kind == "node":
-            self.snapshot.put_node(decode_as(Node, payload).data)
+            node = decode_as(Node, payload).data
+            check_name(node.name, name)
+            self.snapshot.put_node(node)
         elif kind == "gpu":
-            self.snapshot.put_inventory(decode_as(GpuInventory, payload).data)
+            inventory = decode_as(GpuInventory, payload).data
+            check_name(inventory.node, name)
+            self.snapshot.put_inventory(inventory)
         elif kind == "waiting":
             self.waiting.append(decode_as(Waiting, payload).data)
 
     def put_ledger(self, record: Record) -> None:
         """Take one node's ledger record in; one that cannot be decoded freezes its node, as it does for the allocator."""
         try:
-            allocations = decode_as(NodeRecord, record.payload).data.allocations
-            node = names(record.subject)[-1]
+            data = decode_as(NodeRecord, record.payload).data
+            node, allocations = names(record.subject)[-1], data.allocations
+            check_name(data.node, node)
         except (UndecodableError, ValueError) as error:
             self.unreadable.append(Unreadable(LEDGER, record.subject, record.seq, str(error)))
             try:

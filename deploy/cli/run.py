@@ -30,7 +30,9 @@ def role(
     role: Annotated[str, typer.Argument(metavar="ROLE", help="Which part to play: allocator.")],
     *,
     nats: NatsOption = None,
-    name: Annotated[str | None, typer.Option("--name", help="Unique name of this process. [default: made up]")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name in logs and decisions; a unique ending is added.")
+    ] = None,
     replicas: Annotated[int, typer.Option("--replicas", help="Copies of streams that it has to create: 1 or 3.")] = 1,
     exit_with_stdin: Annotated[bool, typer.Option("--exit-with-stdin", hidden=True)] = False,
 ) -> None:
@@ -80,7 +82,7 @@ async def _run_role(role: str, urls: list[str], name: str | None, replicas: int,
     stop, ready = stop_on_signals(), asyncio.Event()
     if exit_with_stdin:
         asyncio.get_running_loop().add_reader(sys.stdin, _on_stdin_closed, stop)
-    name = name or unique_name(role)
+    name = unique_name(role, name)
     connecting = asyncio.create_task(Bus.connect(urls, name=name, timeout=30.0))
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait([connecting, stopped], return_when=asyncio.FIRST_COMPLETED)

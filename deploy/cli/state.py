@@ -12,7 +12,10 @@ from deploy.cli.output import gib, make_console, percent, print_json, show_table
 if TYPE_CHECKING:
     from rich.console import Console
 
+_WIDE = 130
 _AMOUNTS = ("TFLOPS>", "given>", "%>", "VRAM GiB>", "given>", "%>", "pods>")
+_SHARES = ("TFLOPS %>", "VRAM %>", "pods>")
+"""On a narrow terminal: what is given of all, as shares."""
 
 
 def state(
@@ -64,13 +67,30 @@ async def _state(nats: list[str] | None, store: Path | None) -> dict[str, Any]:
 def _warn(found: dict[str, Any]) -> None:
     for entry in found["unreadable"]:
         warn(f"{entry['stream']} {entry['sequence']} on {entry['subject']} is left out: {entry['reason']}")
+    frozen = [entry["name"] for entry in found["nodes"] if entry["frozen"]]
+    if frozen:
+        shown = ", ".join(frozen[:3]) + (", …" if len(frozen) > 3 else "")  # noqa: PLR2004  three examples, as in decisions
+        warn(
+            f"{len(frozen)} nodes are frozen because their ledger record cannot be read ({shown}): they take no pods, and "
+            "what theirs hold is in no total"
+        )
     if found["unplaced"]:
         lost = sorted({entry["node"] for entry in found["unplaced"]})
         shown = ", ".join(lost[:3]) + (", …" if len(lost) > 3 else "")  # noqa: PLR2004  three examples, as in decisions
         warn(f"{len(found['unplaced'])} allocations are on {len(lost)} unknown nodes and in no total: {shown}")
 
 
-def _amounts(part: dict[str, Any]) -> list[str]:
+def _amount_columns(console: "Console") -> tuple[str, ...]:
+    return _AMOUNTS if console.width >= _WIDE else _SHARES
+
+
+def _amounts(console: "Console", part: dict[str, Any]) -> list[str]:
+    if console.width < _WIDE:
+        shares = [
+            percent(part[f"granted_{kind}"], part[f"schedulable_{kind}"]) for kind in ("tflops_milli", "vram_bytes")
+        ]
+        return [*shares, str(part["pods"])]
+
     def column(kind: str, form: Any) -> list[str]:
         physical, schedulable, granted = (part[f"{which}_{kind}"] for which in ("physical", "schedulable", "granted"))
         shown = form(schedulable) + (f" ({form(physical)})" if physical != schedulable else "")
@@ -80,23 +100,26 @@ def _amounts(part: dict[str, Any]) -> list[str]:
 
 
 def _show_pools(console: "Console", found: dict[str, Any]) -> None:
-    columns = ("pool", "placement", "nodes>", "GPUs>", *_AMOUNTS, "waiting>")
+    columns = ("pool", "placement", "nodes>", "GPUs>", *_amount_columns(console), "waiting>")
     rows = [
-        _pool_row(pool["name"] or "(no pool)", pool["placement"] or "(not declared)", pool) for pool in found["pools"]
+        _pool_row(console, pool["name"] or "(no pool)", pool["placement"] or "(not declared)", pool)
+        for pool in found["pools"]
     ]
-    rows.append(_pool_row("all", "", found["cluster"]))
+    rows.append(_pool_row(console, "all", "", found["cluster"]))
     show_table(console, "", columns, rows)
     at = found["sequences"]
     console.print(f"\nas of STATE {at['state']} and LEDGER {at['ledger']}")
 
 
-def _pool_row(name: str, placement: str, part: dict[str, Any]) -> list[object]:
-    return [name, placement, part["nodes"], part["gpus"], *_amounts(part), part["waiting"]]
+def _pool_row(console: "Console", name: str, placement: str, part: dict[str, Any]) -> list[object]:
+    return [name, placement, part["nodes"], part["gpus"], *_amounts(console, part), part["waiting"]]
 
 
 def _show_nodes(console: "Console", title: str, nodes: list[dict[str, Any]]) -> None:
-    rows = [[n["name"], n["pool"], n["status"], n["capacity"]["gpus"], *_amounts(n["capacity"])] for n in nodes]
-    show_table(console, title, ("node", "pool", "status", "GPUs>", *_AMOUNTS), rows)
+    rows = [
+        [n["name"], n["pool"], n["status"], n["capacity"]["gpus"], *_amounts(console, n["capacity"])] for n in nodes
+    ]
+    show_table(console, title, ("node", "pool", "status", "GPUs>", *_amount_columns(console)), rows)
 
 
 def _show_node(console: "Console", node: dict[str, Any]) -> None:

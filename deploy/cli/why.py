@@ -35,7 +35,8 @@ def why(
     """
     namespace, slash, name = pod.partition("/")
     if not (namespace and slash and name) or "/" in name:
-        raise InputError(f"{pod!r} is no pod: write NAMESPACE/POD, such as default/{name or namespace or 'trainer-0'}")
+        guess = next((part for part in (name.rpartition("/")[2], namespace) if part), "trainer-0")
+        raise InputError(f"{pod!r} is no pod: write NAMESPACE/POD, such as default/{guess}")
     story = run(_gather(namespace, name, everything=everything, nats=nats, store=store))
     for line in story.unreadable:
         warn(line)

@@ -23,6 +23,6 @@ async def allocator(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Eve
 ROLES: Final[dict[str, Role]] = {"allocator": allocator}
 
 
-def unique_name(role: str) -> str:
-    """Return a name that no other process has, nor this one after a restart."""
-    return f"{role}-{socket.gethostname()}-{os.getpid()}-{token_hex(3)}"
+def unique_name(role: str, name: str | None = None) -> str:
+    """Return a name that no other process has, nor this one after a restart: transactions and event ids build on it."""
+    return f"{name or f'{role}-{socket.gethostname()}-{os.getpid()}'}-{token_hex(3)}"

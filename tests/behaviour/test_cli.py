@@ -254,11 +254,25 @@ async def test_state_says_what_it_could_not_count(bus, ask):
     assert code == 0
     assert "cordoned, frozen" in out
     assert "LEDGER 2" in err
+    assert "1 nodes are frozen" in err
     assert "1 allocations are on 1 unknown nodes and in no total: gone" in err
     found = json.loads((await ask("state", "--json"))[1])
     assert found["nodes"][1]["frozen"]
     assert [entry["sequence"] for entry in found["unreadable"]] == [2]
     assert [entry["node"] for entry in found["unplaced"]] == ["gone"]
+
+
+@pytest.mark.usefixtures("bus")
+async def test_an_answer_that_cannot_be_written_is_one_line(bus):
+    await populate(bus)
+    with Path("/dev/full").open("w") as full:  # noqa: ASYNC230  a device
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "deploy.cli.main", "state", "--json", "--nats", bus.client.connected_url.geturl()),
+            stdout=full,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, err = await process.communicate()
+    assert (process.returncode, err) == (3, b"gpubus: the answer could not be written: No space left on device\n")
 
 
 @pytest.mark.usefixtures("bus")
@@ -456,6 +470,8 @@ async def test_what_would_replace_newer_truth_is_not_retried(bus, ask):
     assert code == 1
     assert "would replace what is newer" in err
     assert [event.data.sequence async for event in list_letters(bus)] == [3]
+    assert (await ask("dead", "drop", "LEDGER/3"))[:2] == (0, "LEDGER/3: dropped\n")
+    assert [event.data.sequence async for event in list_letters(bus)] == []
     assert (await stream_info(bus, "LEDGER")).state.messages == 0
 
 
@@ -465,6 +481,7 @@ async def test_what_would_replace_newer_truth_is_not_retried(bus, ask):
     [
         (("show", "WORK/99"), 1, "no dead letter WORK/99: `gpubus dead list`"),
         (("retry", "WORK/99"), 1, "no dead letter WORK/99"),
+        (("drop", "WORK/99"), 1, "no dead letter WORK/99"),
         (("show", "WORK"), 2, "write STREAM/SEQ"),
         (("retry",), 2, "or --all"),
         (("retry", "WORK/1", "--all"), 2, "or --all"),

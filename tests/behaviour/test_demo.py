@@ -109,7 +109,7 @@ def test_demo_names_the_bad_cell_and_starts_nothing(store, tmp_path):
 
 def test_demo_does_not_empty_a_directory_that_is_not_its_own(tmp_path):
     (tmp_path / "precious").touch()
-    done = gpubus("demo", "--keep", tmp_path, code=3)
+    done = gpubus("demo", "--keep", tmp_path, code=2)
     assert "not empty and not a demo's" in done.stderr
     assert (tmp_path / "precious").exists()
     assert not (tmp_path / MARK).exists()
