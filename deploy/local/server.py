@@ -166,6 +166,8 @@ class LocalServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                # The server's heap is small and its garbage plenty: collecting it less often gives a tenth of its time back.
+                env={"GOGC": "400", **os.environ},
                 start_new_session=True,  # Ctrl-C is for us: we stop the server in good order
                 preexec_fn=_die_with_parent,  # noqa: PLW1509  prctl only, no Python locks
             )
