@@ -7,8 +7,8 @@ import uuid
 from datetime import datetime
 from typing import Final
 
-from producers.simulator.catalogue import lookup
 from producers.simulator.trace import TraceNode, TracePod
+from schemas.catalogue import lookup
 from schemas.cluster import GpuDevice, GpuInventory, Node
 from schemas.pod import GpuRequest, Pod, Qos
 

@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from producers.simulator.catalogue import MODELS
 from producers.simulator.csvfile import Row, TraceError, read_rows
+from schemas.catalogue import MODELS
 from schemas.pod import WHOLE
 
 NODES_FILE: Final = "openb_node_list_gpu_node.csv"

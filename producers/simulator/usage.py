@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
-from producers.simulator.catalogue import lookup
+from schemas.catalogue import lookup
 from schemas.cluster import GpuDevice, GpuInventory
 from schemas.decision import GpuGrant
 from schemas.ledger import Allocation

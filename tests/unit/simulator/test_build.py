@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from producers.simulator.build import build_inventory, build_node, build_pod, gpu_uuid
-from producers.simulator.catalogue import UnknownModelError
 from producers.simulator.generator import generate
 from producers.simulator.trace import TraceNode, TracePod
+from schemas.catalogue import UnknownModelError
 from schemas.cluster import GpuInventory, Node
 from schemas.event import utc
 from schemas.pod import GpuRequest, Pod

@@ -2,8 +2,8 @@
 
 import pytest
 
-from producers.simulator.catalogue import MODELS, UnknownModelError, lookup
 from producers.simulator.openb import NODE_KINDS
+from schemas.catalogue import MODELS, NVML_NAMES, UnknownModelError, lookup
 
 
 def test_knows_every_model_of_the_published_cluster() -> None:
@@ -22,3 +22,9 @@ def test_says_which_numbers_are_invented() -> None:
 def test_refuses_an_unknown_model() -> None:
     with pytest.raises(UnknownModelError, match=r"GPU model 'RTX9' is unknown: use one of T4, P100, .*G3"):
         lookup("RTX9")
+
+
+def test_every_name_that_the_driver_uses_belongs_to_one_model() -> None:
+    names = [nvml for model in MODELS.values() for nvml in model.nvml]
+    assert len(names) == len(set(names))
+    assert NVML_NAMES["NVIDIA A100-SXM4-80GB"] is MODELS["A100-80G"]
