@@ -26,11 +26,11 @@ $(VENV)/.demo: $(VENV)/.made pyproject.toml
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.demo
-	@$(PIP) install --group test
+	@$(PIP) install --editable '.[local,agent]' --group test
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.demo
-	@$(PIP) install --group lint
+	@$(PIP) install --editable '.[local,agent]' --group lint
 	@touch $@
 
 demo: $(VENV)/.demo

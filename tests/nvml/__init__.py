@@ -1,0 +1,1 @@
+"""A stand-in for NVIDIA's management library, in C, and the scenarios that it plays."""
