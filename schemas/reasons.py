@@ -32,6 +32,9 @@ GPU_COUNT: Final = "TooFewGpus"
 COMPUTE: Final = "InsufficientCompute"
 VRAM: Final = "InsufficientVram"
 SAME_NODE: Final = "TooFewGpusOnOneNode"
+IN_USE: Final = "GpuNotIdle"
+NUMA: Final = "NumaNodeTooSmall"
+TOPOLOGY: Final = "GpusTooFarApart"
 PODS: Final = "TooManyPods"
 CPU: Final = "InsufficientCpu"
 MEMORY: Final = "InsufficientMemory"
@@ -62,6 +65,21 @@ REASONS: Final[tuple[Reason, ...]] = (
         SAME_NODE,
         "Enough GPUs fit, but fewer than asked for on any one node.",
         "Ask for fewer GPUs per pod, or free a node by moving small pods away.",
+    ),
+    Reason(
+        IN_USE,
+        "Other pods are on GPUs that the pod wants to share with nobody at first.",
+        "Drop `mutex` from the GPU policy, wait for a release, or add GPUs.",
+    ),
+    Reason(
+        NUMA,
+        "No NUMA node has as many free GPUs as asked for.",
+        "Ask for fewer GPUs, drop `numa-bind`, or free GPUs of one NUMA node.",
+    ),
+    Reason(
+        TOPOLOGY,
+        "The free GPUs are further apart than the pod allows.",
+        "Allow a higher tier, do not require topology, or free GPUs that are near each other.",
     ),
     Reason(PODS, "The node holds as many pods as it may.", "Raise the kubelet's maxPods or add nodes."),
     Reason(CPU, "Too little CPU is free beside the GPUs.", "Lower the CPU request or add nodes with more CPU."),

@@ -1,4 +1,4 @@
-"""What a request may require beyond amounts: containers, gangs and isolation.
+"""What a request may require beyond amounts: containers and gangs.
 
 All of it is frozen and made of tuples, because requests are dictionary keys and parts of cache keys.
 """

@@ -82,7 +82,7 @@ class WaitingPods:
             request = pod.request
             if pod.uid not in tried:
                 if request not in shapes:
-                    shapes[request] = any(fits_on(snapshot, request, node) for node in nodes)
+                    shapes[request] = any(fits_on(snapshot, request, node, policy_of(request.pool)) for node in nodes)
                 if not shapes[request]:
                     continue
             decision = decide(snapshot, request, policy_of(request.pool))

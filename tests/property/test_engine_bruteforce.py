@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fractions import Fraction
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -16,9 +17,12 @@ from hypothesis import strategies as st
 from consumers.allocator.engine import Policy, Price, Snapshot, Workload, decide, fit, fits_on
 from schemas.cluster import GpuDevice, GpuInventory, Node, Oversubscription, PodKind, Pool
 from schemas.decision import GpuGrant
+from schemas.hardware import GpuLink
 from schemas.ledger import Allocation
+from schemas.placement import ScoringWeights, Topology, TopologyRules
 from schemas.pod import GpuRequest
 from schemas.reasons import REASONS
+from tests.property import choosing
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 NODES = ("n-a", "n-b", "n-c", "n-d", "n-e")
@@ -32,6 +36,7 @@ class World:
     pools: dict[str, Pool] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
     inventories: dict[str, list[GpuDevice]] = field(default_factory=dict)
+    links: dict[str, dict[frozenset[str], GpuLink]] = field(default_factory=dict)
     allocations: dict[str, dict[str, Allocation]] = field(default_factory=dict)
     frozen: set[str] = field(default_factory=set)
 
@@ -43,6 +48,7 @@ class Gpu:
     vram_cap: int
     tflops_free: int
     vram_free: int
+    pods: int
 
 
 def gpus_of(world: World, name: str) -> list[Gpu]:
@@ -56,7 +62,12 @@ def gpus_of(world: World, name: str) -> list[Gpu]:
         held = [g for a in world.allocations.get(name, {}).values() for g in a.gpus if g.uuid == device.uuid]
         found.append(
             Gpu(
-                device, tflops, vram, tflops - sum(g.tflops_milli for g in held), vram - sum(g.vram_bytes for g in held)
+                device,
+                tflops,
+                vram,
+                tflops - sum(g.tflops_milli for g in held),
+                vram - sum(g.vram_bytes for g in held),
+                len(held),
             )
         )
     return found
@@ -81,7 +92,15 @@ Keep = Callable[[Gpu], bool]
 Refuses = Callable[[int, int], bool]
 
 
-def filters_of(world: World, name: str, request: GpuRequest) -> list[tuple[str, Keep, Refuses]]:
+def fitting_alone(world: World, name: str, request: GpuRequest) -> list[Gpu]:
+    """Return the GPUs that the request fits on, each by itself."""
+    found = gpus_of(world, name)
+    for _, keep, _ in filters_of(world, name, request, ""):
+        found = [gpu for gpu in found if keep(gpu)]
+    return found
+
+
+def filters_of(world: World, name: str, request: GpuRequest, refused: str) -> list[tuple[str, Keep, Refuses]]:
     """Return the filters in order: code, which GPUs stay, and whether the node falls given the GPUs before and after."""
     node, count, (pods, cpu, memory) = world.nodes[name], request.count, left_of(world, name)
 
@@ -109,6 +128,7 @@ def filters_of(world: World, name: str, request: GpuRequest) -> list[tuple[str, 
             ("InsufficientCompute", lambda gpu: gpu.tflops_free >= asks(request, gpu.device)[0], none_left),
             ("InsufficientVram", lambda gpu: gpu.vram_free >= asks(request, gpu.device)[1], none_left),
             ("TooFewGpusOnOneNode", lambda _gpu: True, lambda _before, after: after < count),
+            *((code, *when(code == refused)) for code in choosing.TOGETHER),
         ]
     return [
         *found,
@@ -118,16 +138,20 @@ def filters_of(world: World, name: str, request: GpuRequest) -> list[tuple[str, 
     ]
 
 
-def run_filters(world: World, name: str, request: GpuRequest) -> tuple[str, dict[str, int], list[Gpu]]:
+def run_filters(world: World, name: str, request: GpuRequest, policy: Policy) -> tuple[str, dict[str, int], list[Gpu]]:
     """Return the first refusing filter (empty if none), the GPUs that fell per filter, and the GPUs left standing."""
     standing, fallen = gpus_of(world, name) if request.count else [], {}
-    for code, keep, refuses in filters_of(world, name, request):
+    refused, left = "", standing
+    alone = fitting_alone(world, name, request)
+    if len(alone) >= request.count > 0:
+        refused, left = choosing.together(world.links.get(name, {}), request, policy, alone)
+    for code, keep, refuses in filters_of(world, name, request, refused):
         before, standing = standing, [gpu for gpu in standing if keep(gpu)]
         fallen[code] = len(before) - len(standing)
         if refuses(len(before), len(standing)):
             fallen[code] += len(standing)
             return code, fallen, []
-    return "", fallen, standing
+    return "", fallen, left
 
 
 def used_bp(free: int, capacity: int) -> int:
@@ -207,7 +231,7 @@ def after_placing(world: World, name: str, request: GpuRequest, policy: Policy, 
 
 
 def gradient(world: World, name: str, request: GpuRequest, policy: Policy) -> tuple[int, dict[str, int], list[int]]:
-    gpus, standing = gpus_of(world, name), run_filters(world, name, request)[2]
+    gpus, standing = gpus_of(world, name), run_filters(world, name, request, policy)[2]
     slots = [slot for slot, gpu in enumerate(gpus) if gpu in standing]
     idle = GpuRequest(pool="p", count=0)
     before = after_placing(world, name, idle, policy, [])
@@ -301,7 +325,7 @@ def penalty(world: World, name: str, request: GpuRequest, policy: Policy) -> int
 
 
 def packing(world: World, name: str, request: GpuRequest, policy: Policy) -> tuple[int, dict[str, int], list[int]]:
-    gpus, standing = gpus_of(world, name), run_filters(world, name, request)[2]
+    gpus, standing = gpus_of(world, name), run_filters(world, name, request, policy)[2]
     slots = [slot for slot, gpu in enumerate(gpus) if gpu in standing]
     before = value(world, name, GpuRequest(pool="p", count=0), policy, [])
 
@@ -340,6 +364,10 @@ def under_guard(world: World, name: str, request: GpuRequest, policy: Policy) ->
 def prefer(world: World, name: str, request: GpuRequest, policy: Policy, points: int) -> tuple[int, ...]:
     """Return what decides between two nodes before their names do, the smaller first."""
     part = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) % policy.parts
+    words = choosing.words_of(request, policy)
+    if words:
+        grains = math.floor(choosing.in_points(gpus_of(world, name))[0] * 10**9)
+        return part != policy.part, grains if words[0] == "spread" else -grains
     if policy.name != "PackingValue":
         return part != policy.part, -points
     step = math.floor(Fraction(points, 50) + Fraction(1, 2))
@@ -351,22 +379,31 @@ AHEAD = {"FragmentationGradient": gradient, "PackingValue": packing}
 
 
 def rate(world: World, name: str, request: GpuRequest, policy: Policy) -> tuple[int, dict[str, int]]:
+    if choosing.words_of(request, policy):
+        exact, parts = choosing.in_points(gpus_of(world, name))
+        return int(1000 * exact), parts
     if policy.name in AHEAD:
         return AHEAD[policy.name](world, name, request, policy)[:2]
     return score(world, name, request, policy)
 
 
 def pick(world: World, name: str, request: GpuRequest, policy: Policy, gpus: list[Gpu]) -> list[GpuDevice]:
-    if policy.name in AHEAD:
-        everything = gpus_of(world, name)
-        return [
-            everything[slot].device for slot in AHEAD[policy.name](world, name, request, policy)[2] if request.count
-        ]
-    most_used = policy.name == "CompactFirst"
-    preferred = sorted(
-        range(len(gpus)), key=lambda slot: (-weighted(*shares(gpus[slot]), policy, free=not most_used), slot)
-    )
-    return [gpus[slot].device for slot in sorted(preferred[: request.count])]
+    if not request.count:
+        return []
+    everything = gpus_of(world, name)
+    left = [gpu for gpu in everything if gpu in gpus]
+    if choosing.words_of(request, policy):
+        preferred = choosing.walk(request, policy, left, everything)
+    elif policy.name in AHEAD:
+        own = AHEAD[policy.name](world, name, request, policy)[2] if request.count == 1 else []
+        preferred = sorted(
+            left, key=lambda gpu: (everything.index(gpu) not in own, free_share(gpu), everything.index(gpu))
+        )
+    else:
+        most_used = policy.name == "CompactFirst"
+        preferred = sorted(left, key=lambda gpu: -weighted(*shares(gpu), policy, free=not most_used))
+    chosen = choosing.nearest(world.links.get(name, {}), request, policy, preferred)
+    return [gpu.device for gpu in everything if gpu in chosen]
 
 
 def search(world: World, request: GpuRequest, policy: Policy) -> dict[str, Any]:
@@ -379,7 +416,7 @@ def search(world: World, request: GpuRequest, policy: Policy) -> dict[str, Any]:
     fallen: dict[str, int] = {}
     fits: dict[str, list[Gpu]] = {}
     for name in members:
-        code, gpus, standing = run_filters(world, name, request)
+        code, gpus, standing = run_filters(world, name, request, policy)
         for key, count in gpus.items():
             fallen[key] = fallen.get(key, 0) + count
         if code:
@@ -457,15 +494,31 @@ def inventories(draw: st.DrawFn) -> GpuInventory:
         amounts,
         amounts,
         st.integers(0, 2),
+        st.sampled_from([0, 0, 1, -1]),
+        st.sampled_from([0, 4]),
     )
     gpus = [
         GpuDevice(
             uuid=f"{name}/{slot}", index=index, model=model, vendor=vendor, healthy=healthy, used_by=used_by,
-            tflops_milli=tflops, vram_bytes=vram,
+            tflops_milli=tflops, vram_bytes=vram, numa_node=numa, slots=slots,
         )
-        for slot, (model, vendor, healthy, used_by, tflops, vram, index) in enumerate(draw(st.lists(device, max_size=4)))
+        for slot, (model, vendor, healthy, used_by, tflops, vram, index, numa, slots) in enumerate(
+            draw(st.lists(device, max_size=4))
+        )
     ]  # fmt: skip
-    return GpuInventory(node=name, gpus=draw(st.permutations(gpus)), observed_at=AT)
+    return GpuInventory(
+        node=name, gpus=draw(st.permutations(gpus)), observed_at=AT, links=draw(links_between(len(gpus)))
+    )
+
+
+def links_between(count: int) -> st.SearchStrategy[tuple[GpuLink, ...]]:
+    pairs = list(combinations(range(count), 2))
+    link = st.tuples(st.sampled_from(["system", "node", "single", "internal", ""]), st.sampled_from([0, 0, 1, 2]))
+    some = st.lists(st.none() | link, min_size=len(pairs), max_size=len(pairs))
+    none = st.just([None] * len(pairs))
+    return (none | some).map(
+        lambda found: tuple(GpuLink(*pair, *said) for pair, said in zip(pairs, found, strict=True) if said)
+    )
 
 
 @st.composite
@@ -501,7 +554,48 @@ def requests(draw: st.DrawFn) -> GpuRequest:
         memory_bytes=draw(st.integers(0, 3)),
         models=draw(st.sampled_from([(), (), ("A",), ("B", "A")])),
         vendor=draw(st.sampled_from(["", "", "N"])),
+        **draw(manners),
     )
+
+
+gpu_words = st.lists(st.sampled_from(["binpack", "spread", "topology-aware", "mutex", "numa"]), max_size=3, unique=True)
+weights = st.none() | st.builds(
+    ScoringWeights, slot=st.integers(0, 2), core=st.integers(0, 2), memory=st.integers(0, 3)
+)
+words = {
+    "node_policy": st.sampled_from(["", "binpack", "spread"]),
+    "gpu_policies": gpu_words.map(tuple),
+    "scoring_weights": weights,
+}
+manners = st.one_of(
+    st.just({}),
+    st.just({}),
+    st.fixed_dictionaries({"numa_bind": st.booleans()}, optional=words),
+    st.fixed_dictionaries(
+        {
+            "topology": st.builds(
+                Topology,
+                required=st.sampled_from([None, True, False]),
+                max_tier=st.sampled_from([None, 0, 1, 2, 3]),
+                source=st.sampled_from([None, "auto", "numa", "vendor"]),
+            )
+        }
+    ),
+)
+pool_topology = st.builds(
+    TopologyRules,
+    mode=st.sampled_from(["soft", "hard"]),
+    source=st.sampled_from(["auto", "numa"]),
+    max_allowed_tier=st.integers(0, 3),
+    unknown_topology=st.sampled_from(["treat-as-worst", "reject"]),
+    prefer_least_damage=st.booleans(),
+)
+for_silent_pods = st.one_of(
+    st.just({}),
+    st.just({}),
+    st.fixed_dictionaries({}, optional=words),
+    st.fixed_dictionaries({"topology": pool_topology}, optional=words),
+)
 
 
 kinds = st.builds(
@@ -531,6 +625,7 @@ def policies(draw: st.DrawFn) -> Policy:
         tflops_weight=draw(st.sampled_from([30, 0, 50, 100])),
         parts=parts,
         part=draw(st.integers(0, parts - 1)),
+        **draw(for_silent_pods),
     )
 
 
@@ -573,6 +668,8 @@ def apply(world: World, event: Event) -> None:
         getattr(world, {"remove_pool": "pools", "remove_node": "nodes"}.get(kind, "inventories")).pop(subject, None)
     elif kind == "put_inventory":
         world.inventories[subject.node] = subject.gpus
+        uuids = [gpu.uuid for gpu in subject.gpus]
+        world.links[subject.node] = {frozenset((uuids[k.first], uuids[k.second])): k for k in subject.links}
     elif kind == "add":
         world.allocations.setdefault(subject, {})[more[0].pod_uid] = more[0]
     elif kind == "remove":
@@ -589,12 +686,18 @@ def tell(snapshot: Snapshot, told: Iterable[Event]) -> None:
         getattr(snapshot, kind)(*arguments)
 
 
+def retold_links(world: World, name: str, gpus: list[GpuDevice]) -> tuple[GpuLink, ...]:
+    uuids = [gpu.uuid for gpu in gpus]
+    said = [(sorted(map(uuids.index, pair)), link) for pair, link in world.links.get(name, {}).items()]
+    return tuple(GpuLink(*pair, link.path, link.nvlinks) for pair, link in said)
+
+
 def retold(world: World) -> list[Event]:
     """Return the fewest events that bring an empty snapshot to where the world is."""
     told: list[Event] = [("put_pool", (pool,)) for pool in world.pools.values()]
     told += [("put_node", (node,)) for node in world.nodes.values()]
     told += [
-        ("put_inventory", (GpuInventory(node=name, gpus=gpus, observed_at=AT),))
+        ("put_inventory", (GpuInventory(node=name, gpus=gpus, observed_at=AT, links=retold_links(world, name, gpus)),))
         for name, gpus in world.inventories.items()
     ]
     told += [("add", (name, held)) for name, holds in world.allocations.items() for held in holds.values()]
@@ -607,11 +710,15 @@ def starts(draw: st.DrawFn) -> list[Event]:
     told: list[Event] = [("put_pool", (draw(pools),)), ("put_pool", (Pool(name="p"),))]
     for name in NODES[: draw(st.integers(1, 5))]:
         gpus = [
-            GpuDevice(uuid=f"{name}/{slot}", index=slot, model="A", vendor="N", tflops_milli=8, vram_bytes=9)
+            GpuDevice(
+                uuid=f"{name}/{slot}", index=slot, model="A", vendor="N", tflops_milli=8, vram_bytes=9,
+                numa_node=slot // 2, slots=4,
+            )
             for slot in range(draw(st.integers(0, 4)))
-        ]
+        ]  # fmt: skip
         told.append(("put_node", (Node(name=name, pool="p", cpu_milli=9, memory_bytes=9, max_pods=4),)))
-        told.append(("put_inventory", (GpuInventory(node=name, gpus=gpus, observed_at=AT),)))
+        links = draw(links_between(len(gpus)))
+        told.append(("put_inventory", (GpuInventory(node=name, gpus=gpus, observed_at=AT, links=links),)))
     return told
 
 
@@ -659,11 +766,11 @@ def compare_through(start: list[Event], steps: list[Event | bool], asked: list[t
     assert fresh.digest() == snapshot.digest()
     for request, policy in asked:
         assert decide(fresh, request, policy) == decide(snapshot, request, policy)
-        fitting = {name for name in NODES if fits_on(snapshot, request, name)}
+        fitting = {name for name in NODES if fits_on(snapshot, request, name, policy)}
         members = [
             name for name, node in world.nodes.items() if node.pool == request.pool and request.pool in world.pools
         ]
-        assert fitting == {name for name in members if not run_filters(world, name, request)[0]}
+        assert fitting == {name for name in members if not run_filters(world, name, request, policy)[0]}
 
 
 @settings(relaxed, max_examples=60)

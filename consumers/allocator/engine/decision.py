@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from consumers.allocator.engine.manner import manner_of
 from consumers.allocator.engine.need import Need
 from consumers.allocator.engine.policy import Policy
 from consumers.allocator.engine.promises import unsupported
@@ -80,11 +81,11 @@ def _where(policy: Policy) -> str:
     return f" of the part that this allocator prefers ({policy.part + 1} of {policy.parts})" if policy.parts > 1 else ""
 
 
-def fits_on(snapshot: Snapshot, request: GpuRequest, node: str) -> bool:
+def fits_on(snapshot: Snapshot, request: GpuRequest, node: str, policy: Policy | None = None) -> bool:
     """Return whether a request would fit one node as it is now, without looking at any other.
 
-    Cheap enough to ask for every waiting pod when a node gains capacity. Agrees with :func:`decide` under every policy, as a
-    policy only chooses among the nodes that fit.
+    Cheap enough to ask for every waiting pod when a node gains capacity. Agrees with :func:`decide` under the same policy; by
+    default under that of the pool. Of a policy only what it says for pods that say nothing themselves makes a difference.
     """
     host = snapshot.host(node)
     if host is None or host.node is None or host.node.pool != request.pool or request.pool not in snapshot.pools():
@@ -94,7 +95,7 @@ def fits_on(snapshot: Snapshot, request: GpuRequest, node: str) -> bool:
     stage = host.stage
     if stage and (request.count or stage != NO_INVENTORY):
         return False
-    need = Need(request)
+    need = Need(request, manner_of(request, policy or snapshot.pools()[request.pool]))
     slots = [slot for slot, device in enumerate(host.devices or ()) if need.accepts(device)]
     return need.judge(host, slots)[0] >> STAGE_SHIFT == FITS
 

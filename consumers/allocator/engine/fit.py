@@ -19,6 +19,7 @@ from consumers.allocator.engine.rules import (
     COUNT_MASK,
     COUNTS_MASK,
     FITS,
+    PODS,
     STAGE_CODES,
     STAGE_SHIFT,
     STAGES,
@@ -26,6 +27,7 @@ from consumers.allocator.engine.rules import (
 )
 from consumers.allocator.engine.screen import Screen, count_per_row
 from consumers.allocator.engine.table import ENOUGH_COMPUTE, ENOUGH_GPUS, ENOUGH_VRAM, Table
+from consumers.allocator.engine.together import Together
 from schemas.decision import FilterReport, GpuGrant
 
 Ints = NDArray[np.int64]
@@ -37,6 +39,8 @@ FEW_ROWS: Final = 20
 
 _REFUSAL: Final = 1 << STAGE_SHIFT
 """The least verdict that refuses."""
+_TOGETHER: Final = (PODS + 1) << STAGE_SHIFT
+"""The least verdict of a filter before those of whole nodes that come last."""
 _ROW: Final = 1 << STAGE_SHIFT
 _NOWHERE: Final = -1
 _GPU_AMOUNTS: Final = (COMPUTE, VRAM)
@@ -132,7 +136,12 @@ class Fit:
             return ()
         assert host.devices is not None  # noqa: S101
         _, fitting = need.fitting(host, self.screen.slots(row))
-        return tuple(need.grant(host.devices[slot]) for slot in self.order.choose(row, host, fitting, need.count))
+        if need.together is None:
+            chosen = self.order.choose(row, host, fitting, need.count)
+        else:
+            _, left = need.together.narrow(host, fitting)
+            chosen = need.together.choose(host, self.order.prefer(row, host, left, need.count))
+        return tuple(need.grant(host.devices[slot]) for slot in chosen)
 
     def _find_examples(self, stage: int, nodes: int) -> tuple[str, ...]:
         matches = (self._verdicts >> STAGE_SHIFT) == stage
@@ -167,7 +176,21 @@ class Fit:
         verdicts += np.left_shift(computable, COMPUTE_SHIFT, dtype=np.int64)
         verdicts += fits
         # Stages count down in filter order, and no GPU stands on a screened row: the larger verdict is the earlier.
-        return np.maximum(verdicts, self.screen.stages.take(rows), out=verdicts), fitting
+        np.maximum(verdicts, self.screen.stages.take(rows), out=verdicts)
+        if need.together is not None:
+            self._narrow(need.together, rows, verdicts, fitting)
+        return verdicts, fitting
+
+    def _narrow(self, together: Together, rows: Rows, verdicts: Ints, fitting: NDArray[np.bool_]) -> None:
+        """Apply the filters that look at a node's GPUs together to the rows that no earlier filter refuses."""
+        for place in (verdicts < _TOGETHER).nonzero()[0].tolist():
+            host = self._table.hosts[rows[place]]
+            assert host is not None  # noqa: S101
+            stage, left = together.narrow(host, fitting[place].nonzero()[0].tolist())
+            fitting[place] = False
+            fitting[place, left] = True
+            if stage:
+                verdicts[place] = (stage << STAGE_SHIFT) | (verdicts[place] & COUNTS_MASK)
 
     def _rebuild(self) -> None:
         rows = np.arange(len(self._table.hosts))

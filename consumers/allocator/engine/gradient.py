@@ -111,6 +111,11 @@ class Gradient:
         shares = self._terrain.slots[row][0]
         return sorted(sorted(fitting, key=shares.__getitem__)[:count])
 
+    def prefer(self, row: int, _host: Host, fitting: list[int], count: int) -> list[int]:
+        """Return the slots in the order in which a pod with several GPUs takes them; that of a pod with one comes first."""
+        shares, first = self._terrain.slots[row][0], self._slots.item(row) if count == 1 else -1
+        return sorted(fitting, key=lambda slot: (slot != first, shares[slot]))
+
     def _drop(self, row: int, host: Host, fitting: list[int]) -> tuple[int, int]:
         terrain, measure, left = self._terrain, self._terrain.measure, self._ask.left
         shares, sorts = terrain.slots[row]

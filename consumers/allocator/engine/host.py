@@ -5,8 +5,10 @@ from typing import Final
 
 import msgspec
 
+from consumers.allocator.engine.layout import Layout, layout_of
 from consumers.allocator.engine.rules import ALL_BP, FROZEN, NO_INVENTORY, NOT_READY
 from schemas.cluster import GpuDevice, Node, Oversubscription
+from schemas.hardware import GpuLink
 from schemas.ledger import Allocation
 
 _ANY_SHARE: Final = 1 << 20
@@ -55,6 +57,7 @@ class Host:
     Attributes:
         node: The Kubernetes node; None until its event arrives, and after it is gone.
         devices: The inventory; None until it arrives.
+        links: How the GPUs reach each other, by slot.
         frozen: The node's ledger record cannot be decoded.
         allocations: What pods hold, by pod UID.
         row: Row in the pool's table; -1 while it has none.
@@ -62,18 +65,21 @@ class Host:
         vram_share: As ``tflops_share``, for VRAM.
         tflops_bp: Used share of schedulable compute, in hundredths of a percent.
         vram_bp: As ``tflops_bp``, for VRAM.
+        tenants: How many pods are on each GPU.
     """
 
     __slots__ = (
-        "allocations", "cpu_bp", "cpu_free", "devices", "frozen", "kinds", "memory_bp", "memory_free", "name", "node",
-        "pods_free", "row", "slots", "tflops_bp", "tflops_cap", "tflops_free", "tflops_share", "vram_bp", "vram_cap",
-        "vram_free", "vram_share",
+        "_layout", "allocations", "cpu_bp", "cpu_free", "devices", "frozen", "kinds", "links", "memory_bp",
+        "memory_free", "name", "node", "pods_free", "row", "slots", "tenants", "tflops_bp", "tflops_cap",
+        "tflops_free", "tflops_share", "vram_bp", "vram_cap", "vram_free", "vram_share",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.node: Node | None = None
         self.devices: tuple[GpuDevice, ...] | None = None
+        self.links: tuple[GpuLink, ...] = ()
+        self._layout: Layout | None = None
         self.frozen = False
         self.allocations: dict[str, Allocation] = {}
         self.row = -1
@@ -93,9 +99,17 @@ class Host:
             return FROZEN
         return NO_INVENTORY if self.devices is None else 0
 
-    def free(self) -> tuple[int, int, int, list[int], list[int]]:
-        """Return what is left: pod slots, CPU, memory, and per GPU compute and VRAM."""
-        return self.pods_free, self.cpu_free, self.memory_free, self.tflops_free.copy(), self.vram_free.copy()
+    @property
+    def layout(self) -> Layout:
+        """How near the GPUs are to each other."""
+        if self._layout is None:
+            self._layout = layout_of(tuple(device.numa_node for device in self.devices or ()), self.links)
+        return self._layout
+
+    def free(self) -> tuple[int, int, int, list[int], list[int], list[int]]:
+        """Return what is left: pod slots, CPU, memory, and per GPU compute and VRAM; and the pods on each."""
+        left = self.pods_free, self.cpu_free, self.memory_free
+        return *left, self.tflops_free.copy(), self.vram_free.copy(), self.tenants.copy()
 
     def rebuild(self, over: Oversubscription, kind_of: Callable[[GpuDevice], int]) -> None:
         """Compute everything anew from the node, the inventory and the allocations."""
@@ -104,7 +118,9 @@ class Host:
         if node is not None and devices:
             expansion = node.memory_bytes * over.host_memory // 100 + node.disk_bytes * over.host_disk // 100
             extra = expansion // len(devices)
+        self._layout = None
         self.kinds = [kind_of(device) for device in devices]
+        self.tenants = [0] * len(devices)
         self.slots = {device.uuid: slot for slot, device in enumerate(devices)}
         self.tflops_cap = [device.tflops_milli * over.tflops_ratio // 100 for device in devices]
         self.vram_cap = [device.vram_bytes + extra for device in devices]
@@ -129,13 +145,14 @@ class Host:
     def charge_all(self, charges: Iterable[tuple[Allocation, int]]) -> list[int]:
         """Do several :meth:`charge` at once."""
         changed: list[int] = []
-        slots, tflops_free, vram_free = self.slots, self.tflops_free, self.vram_free
+        slots, tflops_free, vram_free, tenants = self.slots, self.tflops_free, self.vram_free, self.tenants
         for allocation, sign in charges:
             for grant in allocation.gpus:
                 slot = slots.get(grant.uuid)
                 if slot is not None:
                     tflops_free[slot] -= sign * grant.tflops_milli
                     vram_free[slot] -= sign * grant.vram_bytes
+                    tenants[slot] += sign
                     if slot not in changed:
                         changed.append(slot)
             self.pods_free -= sign

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consumers.allocator.engine.host import Host
+from consumers.allocator.engine.manner import Manner
 from consumers.allocator.engine.rules import (
     COMPUTE,
     COMPUTE_SHIFT,
@@ -18,11 +19,16 @@ from consumers.allocator.engine.rules import (
     STAGE_SHIFT,
     VRAM,
 )
+from consumers.allocator.engine.together import Together
 from schemas.cluster import GpuDevice
 from schemas.decision import GpuGrant
+from schemas.placement import GpuPolicy, NodePolicy, ScoringWeights, Topology
 from schemas.pod import WHOLE, GpuRequest
 
-ShapeKey = tuple[int, int, int, int, int, int, int, tuple[str, ...], str]
+ShapeKey = tuple[
+    int, int, int, int, int, int, int, tuple[str, ...], str,
+    NodePolicy, tuple[GpuPolicy, ...], ScoringWeights | None, bool, Topology | None,
+]  # fmt: skip
 
 SHORT: Final = np.array([COMPUTE, VRAM, SAME_NODE, PODS, CPU, MEMORY, FITS], dtype=np.int64) << STAGE_SHIFT
 """The verdict's stage when that column of ``limits`` is the first that falls short."""
@@ -42,6 +48,11 @@ def shape_key(request: GpuRequest) -> ShapeKey:
         request.memory_bytes,
         request.models,
         request.vendor,
+        request.node_policy,
+        request.gpu_policies,
+        request.scoring_weights,
+        request.numa_bind,
+        request.topology,
     )
 
 
@@ -56,12 +67,16 @@ class Need:
         compute_column: ``tflops_free`` or ``tflops_share``, in a table as in a host.
         vram_column: ``vram_free`` or ``vram_share``.
         limits: Least values of the columns of a table's ``limits``.
+        together: What is asked of the GPUs of the pod as a whole, if anything is.
     """
 
-    __slots__ = ("compute", "compute_column", "count", "cpu", "limits", "memory", "request", "vram", "vram_column")
+    __slots__ = (
+        "compute", "compute_column", "count", "cpu", "limits", "memory", "request", "together", "vram", "vram_column",
+    )  # fmt: skip
 
-    def __init__(self, request: GpuRequest) -> None:
+    def __init__(self, request: GpuRequest, manner: Manner | None = None) -> None:
         self.request = request
+        self.together = Together(manner, request.count) if manner is not None and manner.as_a_whole else None
         self.count = request.count
         self.compute_column = "tflops_share" if request.compute_milli else "tflops_free"
         self.compute = min(request.compute_milli or request.tflops_milli, MAX_AMOUNT + 1)
@@ -97,17 +112,20 @@ class Need:
             slots: The GPUs standing.
         """
         compute, fitting = self.fitting(host, slots) if self.count else (0, [])
-        if self.count and len(fitting) < self.count:
+        fits, stage = len(fitting), FITS
+        if fits >= self.count and self.together is not None:
+            stage, fitting = self.together.narrow(host, fitting)
+        if fits < self.count:
             stage = COMPUTE if not compute else SAME_NODE if fitting else VRAM
+        elif stage:
+            pass
         elif host.pods_free < 1:
             stage = PODS
         elif host.cpu_free < self.cpu:
             stage = CPU
         elif host.memory_free < self.memory:
             stage = MEMORY
-        else:
-            stage = FITS
-        return (stage << STAGE_SHIFT) | (compute << COMPUTE_SHIFT) | len(fitting), fitting
+        return (stage << STAGE_SHIFT) | (compute << COMPUTE_SHIFT) | fits, fitting
 
     def grant(self, device: GpuDevice) -> GpuGrant:
         """Return what the request gets of a GPU. Shares are of its physical amounts, rounded down."""

@@ -93,6 +93,11 @@ class Packing:
         shares = self._yard.slots[row][0]
         return sorted(sorted(fitting, key=shares.__getitem__)[:count])
 
+    def prefer(self, row: int, _host: Host, fitting: list[int], count: int) -> list[int]:
+        """Return the slots in the order in which a pod with several GPUs takes them; that of a pod with one comes first."""
+        shares, first = self._yard.slots[row][0], self._slots.item(row) if count == 1 else -1
+        return sorted(fitting, key=lambda slot: (slot != first, shares[slot]))
+
     def key(self, row: int, host: Host, fitting: list[int]) -> int:
         """Return the key of a row."""
         gain, slot = self._try_one(row, host, fitting) if self._count == 1 else self._try(row, host, fitting)

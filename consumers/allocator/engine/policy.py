@@ -9,12 +9,14 @@ import msgspec
 from consumers.allocator.engine.prices import Price, shadow_prices, shares_below_whole
 from consumers.allocator.engine.workload import VAGUE, Workload
 from schemas.cluster import PlacementMode, Pool
+from schemas.placement import GpuPolicy, NodePolicy, ScoringWeights, TopologyRules
 
 COMPACT: Final = "CompactFirst"
 SPREAD: Final = "LowLoadFirst"
 GRADIENT: Final = "FragmentationGradient"
 PACKING: Final = "PackingValue"
 MODES: Final[tuple[str, ...]] = get_args(PlacementMode)
+_FOR_SILENT_PODS: Final = ("node_policy", "gpu_policies", "scoring_weights", "topology")
 AHEAD: Final = (GRADIENT, PACKING)
 """The modes that look ahead to a workload."""
 
@@ -51,6 +53,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         workload: The pods that are expected; only for the modes that look ahead.
         prices: What their shares are worth (:func:`.shadow_prices`); only for ``PackingValue``. Stated, not computed here: a
             policy's hash covers all that a decision depends on.
+        node_policy: HAMi's choice among nodes for pods that state none. With this, ``gpu_policies`` or ``scoring_weights``
+            HAMi's scores take the place of the mode (:mod:`.words`).
+        gpu_policies: HAMi's choice among GPUs for pods that state none.
+        scoring_weights: Weights of HAMi's GPU score for pods that state none.
+        topology: How near each other the GPUs of a pod are to be, as far as the pod does not say (:mod:`.together`).
 
     Raises:
         ValueError: ``name`` is no placement mode, a weight is not within 0..100, there is no such part, or the mode needs a
@@ -64,6 +71,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     part: int = 0
     workload: Workload = Workload()
     prices: tuple[Price, ...] = ()
+    node_policy: NodePolicy = ""
+    gpu_policies: tuple[GpuPolicy, ...] = ()
+    scoring_weights: ScoringWeights | None = None
+    topology: TopologyRules | None = None
 
     def __post_init__(self) -> None:
         if self.name not in MODES:
@@ -108,15 +119,22 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             part=part,
             workload=expected,
             prices=_prices(expected) if pool.placement == PACKING else (),
+            node_policy=pool.node_policy,
+            gpu_policies=pool.gpu_policies,
+            scoring_weights=pool.scoring_weights,
+            topology=pool.topology,
         )
 
     @cached_property
     def hash(self) -> str:
         """Hex digest of everything in the policy that can change a decision (BLAKE2b, 8 bytes, of JSON in order of fields).
 
-        A mode that does not look ahead hashes as before there were any that do: hashes stay in the log.
+        A policy that has no use for a field hashes as before there was that field: hashes stay in the log.
         """
         content: dict[str, Any] = {name: getattr(self, name) for name in self.__struct_fields__}
+        for name in _FOR_SILENT_PODS:
+            if not content[name]:
+                del content[name]
         if self.name not in AHEAD:
             del content["workload"]
         if self.name != PACKING:

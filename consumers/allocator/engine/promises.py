@@ -16,13 +16,8 @@ _UNSUPPORTED: Final = (
     "excluded_uuids",
     "model_words",
     "excluded_model_words",
-    "numa_bind",
     "vgpu_mode",
-    "node_policy",
-    "gpu_policies",
-    "scoring_weights",
     "gang",
-    "topology",
     "remote",
     "nodes",
 )

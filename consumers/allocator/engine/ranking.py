@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from consumers.allocator.engine.host import Host
 from consumers.allocator.engine.policy import Policy
-from consumers.allocator.engine.score import choose_gpus, node_parts, node_score
+from consumers.allocator.engine.score import choose_gpus, node_parts, node_score, prefer_gpus
 from consumers.allocator.engine.table import Table
 from schemas.decision import Candidate
 
@@ -74,6 +74,9 @@ class Order(Protocol):
     def choose(self, row: int, host: Host, fitting: list[int], count: int) -> list[int]:
         """Return the ``count`` slots to take on a row, in slot order."""
 
+    def prefer(self, row: int, host: Host, fitting: list[int], count: int) -> list[int]:
+        """Return all slots that the request fits on, those first that it would rather take."""
+
 
 class Ranking:
     """Order by how used the nodes are, for pods with GPUs or for pods without, whatever else they ask.
@@ -93,7 +96,7 @@ class Ranking:
         self._cursor = 0
         self._ties: list[int] = []
         self._candidates: dict[int, Candidate] = {}
-        self._keys: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
+        self._keys: Keys = np.zeros(0, dtype=self.dtype)
 
     def refresh(self) -> None:
         """Apply what changed in the table since the last call."""
@@ -105,7 +108,7 @@ class Ranking:
             changed = log.since(self._cursor)
         else:
             changed = None
-            self._keys = np.zeros(len(table.hosts), dtype=np.int32)
+            self._keys = np.zeros(len(table.hosts), dtype=self.dtype)
             self._ties = ties_by_name(table.names, self._policy).tolist()
         self._epoch, self._cursor = table.epoch, log.end
         if changed is None:
@@ -114,9 +117,15 @@ class Ranking:
         for row in changed:
             host = table.hosts[row]
             if host is not None:
-                score = node_score(host, self._policy, gpus=self._gpus)
-                self._keys[row] = (score << ORDER_BITS) | self._ties[row]
+                self._keys[row] = self._key(host, self._ties[row])
             self._candidates.pop(row, None)
+
+    def _key(self, host: Host, tie: int) -> int:
+        return (node_score(host, self._policy, gpus=self._gpus) << ORDER_BITS) | tie
+
+    def _explain(self, host: Host, key: int) -> Candidate:
+        parts = node_parts(host, self._policy, gpus=self._gpus)
+        return Candidate(node=host.name, score=(key >> ORDER_BITS) & SCORE_MASK, parts=parts)
 
     def key(self, row: int, _host: Host, _fitting: list[int]) -> int:
         """Return the key of a row."""
@@ -136,11 +145,13 @@ class Ranking:
         if found is None:
             host = self._table.hosts[row]
             assert host is not None  # noqa: S101
-            parts = node_parts(host, self._policy, gpus=self._gpus)
-            found = Candidate(node=host.name, score=(self._keys.item(row) >> ORDER_BITS) & SCORE_MASK, parts=parts)
-            self._candidates[row] = found
+            found = self._candidates[row] = self._explain(host, self._keys.item(row))
         return found
 
     def choose(self, _row: int, host: Host, fitting: list[int], count: int) -> list[int]:
         """Return the slots that the mode prefers by their load."""
         return choose_gpus(host, fitting, count, self._policy)
+
+    def prefer(self, _row: int, host: Host, fitting: list[int], _count: int) -> list[int]:
+        """Return the slots in that order."""
+        return prefer_gpus(host, fitting, self._policy)

@@ -10,6 +10,8 @@ the order of :data:`schemas.reasons.REASONS`. Let *standing* be the GPUs of a no
 * ``InsufficientCompute`` and ``InsufficientVram`` refuse single GPUs, and the node when none is left standing.
 * ``TooFewGpusOnOneNode`` refuses a node on which some GPUs stand, but fewer than ``count``: it could take a pod of fewer
   GPUs, so more nodes of the same kind would not help while a less fragmented one would.
+* ``GpuNotIdle``, ``NumaNodeTooSmall`` and ``GpusTooFarApart`` look at all GPUs that are left on a node at once and refuse the
+  node; they run for pods, or in pools, that ask for it (:mod:`.together`).
 * ``TooManyPods``, ``InsufficientCpu`` and ``InsufficientMemory`` refuse whole nodes. A pod that asks for no CPU (or memory)
   is never refused for lack of it, as in Kubernetes.
 
@@ -25,25 +27,28 @@ from schemas import reasons
 ENGINE_VERSION: Final = "1"
 """Changes whenever the same inputs could give another decision."""
 
-ABSENT: Final = 16
-NOT_READY: Final = 14
-FROZEN: Final = 13
-NO_INVENTORY: Final = 12
-UNHEALTHY: Final = 11
-FOREIGN: Final = 10
-VENDOR: Final = 9
-MODEL: Final = 8
-GPU_COUNT: Final = 7
-COMPUTE: Final = 6
-VRAM: Final = 5
-SAME_NODE: Final = 4
+ABSENT: Final = 19
+NOT_READY: Final = 17
+FROZEN: Final = 16
+NO_INVENTORY: Final = 15
+UNHEALTHY: Final = 14
+FOREIGN: Final = 13
+VENDOR: Final = 12
+MODEL: Final = 11
+GPU_COUNT: Final = 10
+COMPUTE: Final = 9
+VRAM: Final = 8
+SAME_NODE: Final = 7
+IN_USE: Final = 6
+NUMA: Final = 5
+TOPOLOGY: Final = 4
 PODS: Final = 3
 CPU: Final = 2
 MEMORY: Final = 1
 FITS: Final = 0
 """Stages count down in filter order, so of two refusals the earlier is the larger; a row without a node is ``ABSENT``."""
 
-STAGES: Final = 17
+STAGES: Final = 20
 
 STAGE_CODES: Final[dict[int, str]] = {
     NOT_READY: reasons.NODE_NOT_READY,
@@ -57,6 +62,9 @@ STAGE_CODES: Final[dict[int, str]] = {
     COMPUTE: reasons.COMPUTE,
     VRAM: reasons.VRAM,
     SAME_NODE: reasons.SAME_NODE,
+    IN_USE: reasons.IN_USE,
+    NUMA: reasons.NUMA,
+    TOPOLOGY: reasons.TOPOLOGY,
     PODS: reasons.PODS,
     CPU: reasons.CPU,
     MEMORY: reasons.MEMORY,

@@ -66,11 +66,22 @@ def choose_gpus(host: Host, fitting: list[int], count: int, policy: Policy) -> l
     """
     if len(fitting) == count:
         return fitting
+    if count == 1:
+        loads = _loads(host, fitting, policy)
+        return [max(loads, key=loads.__getitem__)]
+    return sorted(prefer_gpus(host, fitting, policy)[:count])
+
+
+def prefer_gpus(host: Host, fitting: list[int], policy: Policy) -> list[int]:
+    """Return all of ``fitting``, those first that the policy would rather take."""
+    return sorted(fitting, key=_loads(host, fitting, policy).__getitem__, reverse=True)
+
+
+def _loads(host: Host, fitting: list[int], policy: Policy) -> dict[int, int]:
+    """Return the score of each slot, the highest being the one to take."""
     most_used = policy.name == COMPACT
     loads = {}
     for slot in fitting:
         vram, tflops = host.vram_bp[slot], host.tflops_bp[slot]
         loads[slot] = weigh(vram, tflops, policy) if most_used else weigh(ALL_BP - vram, ALL_BP - tflops, policy)
-    if count == 1:
-        return [max(loads, key=loads.__getitem__)]
-    return sorted(sorted(loads, key=loads.__getitem__, reverse=True)[:count])
+    return loads

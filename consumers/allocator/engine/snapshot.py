@@ -13,7 +13,8 @@ from consumers.allocator.engine.policy import Policy
 from consumers.allocator.engine.rules import MAX_GPUS_PER_NODE
 from consumers.allocator.engine.table import Table
 from consumers.allocator.engine.views import GpuKinds, Views
-from schemas.cluster import GpuInventory, Node, Oversubscription, Pool
+from schemas.cluster import GpuDevice, GpuInventory, Node, Oversubscription, Pool
+from schemas.hardware import GpuLink
 from schemas.ledger import Allocation
 from schemas.pod import GpuRequest
 
@@ -87,15 +88,16 @@ class Snapshot:
         if len({device.uuid for device in devices}) < len(devices):
             raise ValueError(f"node {inventory.node} lists a GPU UUID twice: each GPU needs its own")
         host = self._host(inventory.node)
-        if host.devices != devices:
-            host.devices = devices
+        links = _by_slot(inventory, devices)
+        if host.devices != devices or host.links != links:
+            host.devices, host.links = devices, links
             self._rebuild(host)
 
     def remove_inventory(self, node: str) -> None:
         """Forget a node's GPUs."""
         host = self._hosts.get(node)
         if host is not None and host.devices is not None:
-            host.devices = None
+            host.devices, host.links = None, ()
             self._rebuild(host)
             self._drop_if_empty(host)
 
@@ -201,7 +203,7 @@ class Snapshot:
         """
         hosts = [
             (
-                *(host.name, host.node, host.devices, host.frozen, self.allocations(host.name)),
+                *(host.name, host.node, host.devices, host.links, host.frozen, self.allocations(host.name)),
                 *host.free(),
             )
             for _, host in sorted(self._hosts.items())
@@ -249,3 +251,16 @@ class Snapshot:
         if table is not None:
             for host in table.members():
                 self._rebuild(host)
+
+
+def _by_slot(inventory: GpuInventory, devices: tuple[GpuDevice, ...]) -> tuple[GpuLink, ...]:
+    """Return the links of an inventory with slots in place of its own numbers, in order of slots."""
+    if not inventory.links:
+        return ()
+    slots = {device.uuid: slot for slot, device in enumerate(devices)}
+    slot_of = [slots[device.uuid] for device in inventory.gpus]
+    found = []
+    for link in inventory.links:
+        first, second = sorted((slot_of[link.first], slot_of[link.second]))
+        found.append(GpuLink(first, second, link.path, link.nvlinks))
+    return tuple(sorted(found, key=lambda link: (link.first, link.second)))

@@ -6,12 +6,14 @@ from weakref import WeakValueDictionary
 
 from consumers.allocator.engine.fit import Fit
 from consumers.allocator.engine.gradient import Gradient, Terrain
+from consumers.allocator.engine.manner import Manner, manner_of
 from consumers.allocator.engine.need import Need, ShapeKey, shape_key
 from consumers.allocator.engine.packing import Packing
 from consumers.allocator.engine.policy import GRADIENT, PACKING, Policy
 from consumers.allocator.engine.ranking import Order, Ranking
 from consumers.allocator.engine.screen import GpuKind, Screen, ScreenKey, screen_key
 from consumers.allocator.engine.table import Table
+from consumers.allocator.engine.words import Wording, WordRanking, in_full
 from consumers.allocator.engine.yard import Yard
 from schemas.cluster import GpuDevice
 from schemas.pod import GpuRequest
@@ -46,7 +48,7 @@ class GpuKinds:
 class Views:
     """Everything that is computed from the tables and kept. Dropping any of it changes no decision."""
 
-    __slots__ = ("_fits", "_kinds", "_rankings", "_screens", "_terrains", "_yards")
+    __slots__ = ("_fits", "_kinds", "_rankings", "_screens", "_terrains", "_word_rankings", "_yards")
 
     def __init__(self, kinds: GpuKinds) -> None:
         self._kinds = kinds
@@ -54,6 +56,7 @@ class Views:
         # The rest lives as long as a fit that uses it.
         self._screens: WeakValueDictionary[tuple[str, ScreenKey], Screen] = WeakValueDictionary()
         self._rankings: WeakValueDictionary[tuple[str, str, bool], Ranking] = WeakValueDictionary()
+        self._word_rankings: WeakValueDictionary[tuple[str, str, str], WordRanking] = WeakValueDictionary()
         self._yards: WeakValueDictionary[tuple[str, str], Yard] = WeakValueDictionary()
         self._terrains: WeakValueDictionary[tuple[str, str], Terrain] = WeakValueDictionary()
 
@@ -62,8 +65,9 @@ class Views:
         key = (request.pool, policy.hash, shape_key(request))
         found = self._fits.get(key)
         if found is None:
-            screen, order = self._screen(table, request), self._order(table, request, policy)
-            found = self._fits[key] = Fit(Need(request), table, screen, order)
+            manner = manner_of(request, policy)
+            screen, order = self._screen(table, request), self._order(table, request, policy, manner)
+            found = self._fits[key] = Fit(Need(request, manner), table, screen, order)
             if len(self._fits) > CACHED_SHAPES:
                 self._fits.popitem(last=False)
         else:
@@ -78,7 +82,9 @@ class Views:
             found = self._screens[key] = Screen(key[1], table, self._kinds.known)
         return found
 
-    def _order(self, table: Table, request: GpuRequest, policy: Policy) -> Order:
+    def _order(self, table: Table, request: GpuRequest, policy: Policy, manner: Manner | None) -> Order:
+        if manner is not None and manner.in_words:
+            return self._wording(table, request, policy, in_full(manner, policy))
         if policy.name == GRADIENT:
             return Gradient(request, self._terrain(table, request, policy))
         if policy.name == PACKING:
@@ -88,6 +94,13 @@ class Views:
         if found is None:
             found = self._rankings[key] = Ranking(policy, table, gpus=request.count > 0)
         return found
+
+    def _wording(self, table: Table, request: GpuRequest, policy: Policy, manner: Manner) -> Order:
+        key = (request.pool, policy.hash, manner.node)
+        found = self._word_rankings.get(key)
+        if found is None:
+            found = self._word_rankings[key] = WordRanking(policy, table, manner.node)
+        return Wording(request, manner, found)
 
     def _yard(self, table: Table, request: GpuRequest, policy: Policy) -> Yard:
         key = (request.pool, policy.hash)

@@ -28,16 +28,17 @@ class Cluster:
             **{"model": "L4", "tflops_milli": 100_000, "vram_bytes": 1000} | changes, uuid=uuid, index=index
         )
 
-    def inventory(self, node: str, gpus: int | list[dict[str, Any]]) -> GpuInventory:
+    def inventory(self, node: str, gpus: int | list[dict[str, Any]], **more: Any) -> GpuInventory:
         kinds: list[dict[str, Any]] = [{}] * gpus if isinstance(gpus, int) else gpus
         devices = [self.gpu(f"{node}/{index}", index, **changes) for index, changes in enumerate(kinds)]
-        return GpuInventory(node=node, gpus=devices, observed_at=AT)
+        return GpuInventory(node=node, gpus=devices, observed_at=AT, **more)
 
     def node(self, name: str, gpus: int | list[dict[str, Any]] | None = 1, **changes: Any) -> None:
         defaults = {"pool": "p", "cpu_milli": 10_000, "memory_bytes": 10_000}
+        hardware = {key: changes.pop(key) for key in ("links", "partitions") if key in changes}
         self.snapshot.put_node(Node(**defaults | changes, name=name))
         if gpus is not None:
-            self.snapshot.put_inventory(self.inventory(name, gpus))
+            self.snapshot.put_inventory(self.inventory(name, gpus, **hardware))
 
     def decide(self, policy: Policy | None = None, **ask: Any) -> Decision:
         return decide(self.snapshot, GpuRequest(**{"pool": "p"} | ask), policy or Policy())
@@ -50,11 +51,14 @@ class Cluster:
         return found
 
     def fill(self, node: str, slot: int = 0, tflops: int = 0, vram: int = 0, **more: Any) -> str:
-        """Put a pod on a GPU of a node, whatever the engine would say; return its UID."""
-        grant = Cluster.grant(node, slot, tflops, vram)
+        """Put a pod on a GPU of a node, whatever the engine would say, or on none if it takes nothing; return its UID."""
+        return self.hold(node, slot if tflops or vram else None, tflops, vram, **more)
+
+    def hold(self, node: str, slot: int | None, tflops: int = 0, vram: int = 0, **more: Any) -> str:
+        """Put a pod on a GPU of a node even if it takes nothing of it."""
         uid = f"pod-{self.pods}"
         self.pods += 1
-        gpus = (grant,) if tflops or vram else ()
+        gpus = () if slot is None else (Cluster.grant(node, slot, tflops, vram),)
         self.snapshot.add(node, Allocation(pod_uid=uid, namespace="ns", name="pod", pool="p", gpus=gpus, **more))
         return uid
 

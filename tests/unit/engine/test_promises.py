@@ -8,7 +8,6 @@ import pytest
 from consumers.allocator.engine import Policy, decide, fits_on
 from schemas import reasons
 from schemas.node_rules import NodeRules
-from schemas.placement import Topology
 from schemas.pod import GpuRequest
 from schemas.requirements import Gang
 
@@ -18,7 +17,7 @@ IGNORED_SAFELY = {
 }  # fmt: skip
 HONOURED = {
     "pool", "count", "tflops_milli", "compute_milli", "vram_bytes", "vram_milli", "cpu_milli", "memory_bytes", "models",
-    "vendor", "qos", "priority",
+    "vendor", "qos", "priority", "numa_bind", "node_policy", "gpu_policies", "scoring_weights", "topology",
 }  # fmt: skip
 REFUSED: dict[str, Any] = {
     "isolation": "hard",
@@ -29,13 +28,8 @@ REFUSED: dict[str, Any] = {
     "excluded_uuids": ("GPU-1",),
     "model_words": ("a100",),
     "excluded_model_words": ("a100",),
-    "numa_bind": True,
     "vgpu_mode": ("mig",),
-    "node_policy": "spread",
-    "gpu_policies": ("binpack",),
-    "scoring_weights": None,
     "gang": None,
-    "topology": None,
     "remote": True,
     "nodes": NodeRules(selector=(("zone", "a"),)),
 }
@@ -55,8 +49,7 @@ def test_what_cannot_be_promised_is_refused_by_name(cluster: Any, field: str, va
     assert not fits_on(cluster.snapshot, request, "n")
 
 
-def test_groups_and_topologies_are_refused(cluster: Any) -> None:
+def test_groups_are_refused(cluster: Any) -> None:
     cluster.node("n")
     gang = GpuRequest(pool="p", gang=Gang(key="g", min_members=2, desired=2))
-    near = GpuRequest(pool="p", topology=Topology(required=True))
-    assert [decide(cluster.snapshot, request, Policy()).reason for request in (gang, near)] == [reasons.UNSUPPORTED] * 2
+    assert decide(cluster.snapshot, gang, Policy()).reason == reasons.UNSUPPORTED

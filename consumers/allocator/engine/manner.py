@@ -1,0 +1,93 @@
+"""How a request wants its GPUs chosen, beside the placement mode: HAMi's words, NUMA binding, topology, partitions.
+
+What a request does not say itself is its pool's. Most requests and pools say nothing, and then there is no manner at all.
+"""
+
+from typing import Final, Protocol
+
+import msgspec
+
+from schemas.placement import GpuPolicy, NodePolicy, ScoringWeights, TopologyRules
+from schemas.pod import GpuRequest
+
+EVEN: Final = ScoringWeights(slot=1, core=1, memory=1)
+"""HAMi's weights where nobody states any."""
+
+
+class Rules(Protocol):
+    """What a pool, or the policy made of it, says for requests that say nothing."""
+
+    @property
+    def node_policy(self) -> NodePolicy: ...  # noqa: D102
+    @property
+    def gpu_policies(self) -> tuple[GpuPolicy, ...]: ...  # noqa: D102
+    @property
+    def scoring_weights(self) -> ScoringWeights | None: ...  # noqa: D102
+    @property
+    def topology(self) -> TopologyRules | None: ...  # noqa: D102
+
+
+class Manner(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request and its pool come to.
+
+    Attributes:
+        node: HAMi's choice among nodes; empty for that of the placement mode.
+        gpus: HAMi's choice among GPUs, the first word counting most; empty for that of the placement mode.
+        weights: Weights of HAMi's GPU score; None if neither pod nor pool states any.
+        numa_bind: All GPUs of the pod from one NUMA node.
+        topology: How near each other its GPUs are to be, if it matters.
+        partitioned: Every GPU is given as a hardware partition.
+        template: The partition template; empty for the smallest that holds the amounts.
+    """
+
+    node: NodePolicy = ""
+    gpus: tuple[GpuPolicy, ...] = ()
+    weights: ScoringWeights | None = None
+    numa_bind: bool = False
+    topology: TopologyRules | None = None
+    partitioned: bool = False
+    template: str = ""
+
+    @property
+    def in_words(self) -> bool:
+        """Whether HAMi's scores take the place of the placement mode."""
+        return bool(self.node or self.gpus or self.weights)
+
+    @property
+    def as_a_whole(self) -> bool:
+        """Whether anything is asked of the GPUs of a pod as a whole."""
+        beyond_order = {"mutex", "topology-aware"}.intersection(self.gpus)
+        return bool(self.numa_bind or self.topology or self.partitioned or beyond_order)
+
+
+_NOTHING: Final = Manner()
+
+
+def manner_of(request: GpuRequest, rules: Rules) -> Manner | None:
+    """Return how the GPUs of a request are to be chosen, or None if the placement mode alone says so."""
+    if not request.count:
+        return None
+    found = Manner(
+        node=request.node_policy or rules.node_policy,
+        gpus=request.gpu_policies or rules.gpu_policies,
+        weights=request.scoring_weights or rules.scoring_weights,
+        numa_bind=request.numa_bind,
+        topology=_topology(request, rules.topology),
+        partitioned=request.isolation == "partitioned",
+        template=request.partition_template,
+    )
+    return None if found == _NOTHING else found
+
+
+def _topology(request: GpuRequest, rules: TopologyRules | None) -> TopologyRules | None:
+    asked = request.topology
+    if asked is None:
+        return rules
+    found = rules or TopologyRules()
+    if asked.required is not None:
+        found = msgspec.structs.replace(found, mode="hard" if asked.required else "soft")
+    if asked.max_tier is not None:
+        found = msgspec.structs.replace(found, max_allowed_tier=asked.max_tier)
+    if asked.source is not None:
+        found = msgspec.structs.replace(found, source=asked.source)
+    return found
