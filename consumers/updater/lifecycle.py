@@ -1,0 +1,261 @@
+"""The life of a rollout: what its record becomes next. Pure: time comes in, and a killed updater's successor decides the same.
+
+::
+
+    synced ──change──► outdated (updates are not automatic, or first seen)
+       ▲ └──change──► planned ──► canary ──► interval ──► batch ──► interval … ──► synced or rolled-back
+       │                 │  ▲        │ window closed: window, opens: on with the same batch
+       └──all updated────┘  │        └ trouble: halted
+                            └── a newer change supersedes from where it stands, in any phase
+
+``pause``, ``resume``, ``abort`` and ``rollback`` are orders of people; see :mod:`consumers.updater.orders`.
+"""
+
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from consumers.updater.health import IsCurrent, Verdict, find_trouble, judge_batch, some
+from consumers.updater.plan import FULL, plan_batch
+from consumers.updater.progress import ACTIVE, UNDER_WAY, busy, fresh, phase_of, stop_clock
+from consumers.updater.template import member_hashes
+from schemas.rollout import BatchMember, ComponentSpec, Member, Reason, Rollout, Step, Template
+from schemas.windows import is_open, next_opening
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What is known of one pool and component.
+
+    Attributes:
+        spec: What the pool wants; None when it is gone or cannot be read: then nothing is done.
+        members: What runs.
+        alerts: Names of the pool's alerts that fire.
+    """
+
+    spec: ComponentSpec | None
+    members: tuple[Member, ...] = ()
+    alerts: tuple[str, ...] = ()
+
+
+def advance(record: Rollout | None, seen: Seen, now: datetime) -> Rollout | None:
+    """Return the record's next revision, one step on, or None when it stands right as it is."""
+    if seen.spec is None:
+        return None
+    if record is None:
+        return _first(seen.spec, seen, now)
+    return _Step(record, seen.spec, seen, now).next()
+
+
+def _first(spec: ComponentSpec, seen: Seen, now: datetime) -> Rollout:
+    """Nothing is known of what ran before, so nothing is touched: somebody who installs this expects no restarts."""
+    record = Rollout(
+        pool=spec.pool, component=spec.component, target=spec.template, changed_at=now, step="recorded", txn=""
+    )
+    step = _Step(record, spec, seen, now)
+    if not step.outdated:
+        return step.to("recorded", phase="synced")
+    reason: Reason = "FirstSeen" if spec.policy.auto_update else "AutoUpdateOff"
+    return step.to("recorded", phase="outdated", reason=reason, message=_REST[reason])
+
+
+_REST: Final[dict[Reason, str]] = {
+    "FirstSeen": "what runs differs from the pool's template, and nothing is known of what was before; "
+    "`gpubus rollout resume` begins the update",
+    "AutoUpdateOff": "updates are not automatic: members take the template when they are next made",
+}
+
+
+class _Step:
+    """One look at one record."""
+
+    def __init__(self, record: Rollout, spec: ComponentSpec, seen: Seen, now: datetime) -> None:
+        self.record = record
+        self.spec = spec
+        self.policy = spec.policy
+        self.alerts = seen.alerts
+        self.now = now
+        # What nothing makes anew would be gone for good: it is none of ours.
+        self.members = {member.name: member for member in seen.members if member.owned}
+        self.is_current = current_of(record.target)
+        self.outdated = [member for member in self.members.values() if not self._is_done(member)]
+
+    def _is_done(self, member: Member) -> bool:
+        return self.is_current(member) or (member.name in self.record.skipped and not member.ready)
+
+    def next(self) -> Rollout | None:
+        """Return the next revision."""
+        wanted, record = self.spec.template, self.record
+        if wanted.hash not in (record.target.hash, record.rejected):
+            return self._take_on(wanted)
+        if record.phase in UNDER_WAY:
+            return self._under_way()
+        if record.phase in ACTIVE:
+            return self._on_the_way()
+        return self._at_rest()
+
+    def to(self, step: Step, **changes: Any) -> Rollout:
+        """Return the record with changes; what is not said about the present is not kept."""
+        said = {"reason": "", "message": "", "by": "", "due_at": None, "failed": ()}
+        count = {"updated": sum(map(self.is_current, self.members.values())), "total": len(self.members)}
+        return msgspec.structs.replace(self.record, step=step, changed_at=self.now, txn="", **said | count | changes)
+
+    # At rest
+
+    def _take_on(self, wanted: Template) -> Rollout:
+        """The pool wants another template than the one members are brought to."""
+        record = self.record
+        settled = record.phase in ("synced", "rolled-back") or record.reason == "FirstSeen"
+        previous = record.target if settled else record.previous
+        if previous is not None and previous.hash == wanted.hash:
+            previous = None
+        self.record = msgspec.structs.replace(record, target=wanted, previous=previous, rejected="", manual=False)
+        self.is_current = current_of(wanted)
+        return self._begin("superseded" if record.phase in ACTIVE | {"paused", "halted"} else "started")
+
+    def _begin(self, step: Step) -> Rollout:
+        changes = fresh(self.record, self.now)
+        if self.record.phase == "paused":
+            changes |= {"phase": "paused", "message": "paused before the change"}
+        elif not self.policy.auto_update:
+            step = "recorded"
+            changes |= {"phase": "outdated", "number": self.record.number, "started_at": None}
+            changes |= {"reason": "AutoUpdateOff", "message": _REST["AutoUpdateOff"]}
+        return self.to(step, **changes)
+
+    def _at_rest(self) -> Rollout | None:
+        record = self.record
+        if record.phase == "rolled-back" and self.spec.template.hash == record.target.hash:
+            return self.to("completed", phase="synced", rejected="", reason="Completed")
+        if record.phase == "outdated":
+            if not self.outdated:
+                return self.to("completed", phase="synced", reason="Completed")
+            if record.reason == "AutoUpdateOff" and self.policy.auto_update:
+                return self._begin("started")
+        if record.phase == "synced" and self.outdated:  # made from an old template after all were updated
+            return self._begin("started")
+        if record.phase == "rolled-back" and self.outdated:
+            return self.to("started", **fresh(record, self.now) | {"back": True})
+        return None
+
+    # On the way
+
+    def _on_the_way(self) -> Rollout | None:
+        record = self.record
+        trouble = find_trouble(record, self.members.values(), self.alerts, self.is_current)
+        if (end := self._end(trouble)) is not None:
+            return end
+        if record.phase == "interval" and record.due_at is not None and self.now < record.due_at:
+            return None
+        if trouble.reason:
+            return self._await_quiet(trouble)
+        if not record.back and not is_open(self.policy.windows, self.now):
+            known = record.phase == "window" and record.due_at == next_opening(self.policy.windows, self.now)
+            return None if known else self._await_window()
+        if record.batch:  # a window closed in the midst of it
+            return self.to("opened", phase=phase_of(record), busy_since=self.now)
+        return self._begin_batch()
+
+    def _end(self, trouble: Verdict) -> Rollout | None:
+        """Return the record if the rollout ends here, between two batches."""
+        record = self.record
+        if trouble.reason == "CrashLooping" or (trouble.reason and record.batches):
+            return self._halt(trouble)
+        if not (self.policy.auto_update or record.manual or record.back):
+            return self.to(
+                "recorded", phase="outdated", reason="AutoUpdateOff", message=_REST["AutoUpdateOff"], batch=()
+            )
+        return None if self.outdated or record.batch else self._finish(())
+
+    def _await_quiet(self, trouble: Verdict) -> Rollout | None:
+        """Alerts that fired before the first batch are not its fault, but nothing is begun on top of them."""
+        if (self.record.reason, self.record.message) == (trouble.reason, trouble.message):
+            return None
+        return self.to("waited", phase="planned", reason=trouble.reason, message=trouble.message)
+
+    def _await_window(self) -> Rollout:
+        opens = next_opening(self.policy.windows, self.now)
+        text = f"the maintenance window opens at {opens.isoformat()}"
+        return self.to(
+            "waited",
+            phase="window",
+            due_at=opens,
+            reason="WindowClosed",
+            message=text,
+            **stop_clock(self.record, self.now),
+        )
+
+    def _begin_batch(self) -> Rollout:
+        record = self.record
+        canary = self.policy.canary and not record.back and record.batches == 0
+        chosen, batch = plan_batch(
+            self.members.values(), self._is_done, self.policy.batch_percentage, record.progress, canary=canary
+        )
+        taken = tuple(BatchMember(name=member.name, uid=member.uid, was_ready=member.ready) for member in chosen)
+        return self.to(
+            "batch",
+            phase="canary" if canary else "batch",
+            progress=batch.progress,
+            batches=record.batches + 1,
+            batch=taken,
+            ready_before=sum(member.ready for member in self.members.values()),
+            busy_since=self.now,
+            message=f"replacing {some(one.name for one in taken)}",
+        )
+
+    # Under way
+
+    def _under_way(self) -> Rollout | None:
+        record = self.record
+        trouble = find_trouble(record, self.members.values(), self.alerts, self.is_current)
+        if trouble.reason:
+            return self._halt(trouble)
+        if busy(record, self.now) > self.policy.max_duration_s:
+            text = f"the batches have taken longer than maxDuration, {self.policy.max_duration_s} s"
+            blocked = [one.name for one in record.batch if one.blocked]
+            text += f"; could not replace {some(blocked)}: {record.message}" if blocked else ""
+            return self._halt(Verdict("MaxDurationExceeded", text))
+        if any(one.replaced_at is None for one in record.batch):
+            closed = not record.back and not is_open(self.policy.windows, self.now)
+            return self._await_window() if closed else None
+        verdict = judge_batch(record, self.members, self.policy, self.is_current, self.now)
+        if verdict.reason:
+            return self._halt(verdict)
+        return None if verdict.pending else self._pass(verdict.left)
+
+    def _pass(self, left: tuple[str, ...]) -> Rollout:
+        skipped = tuple(sorted({*self.record.skipped, *left}))
+        self.record = msgspec.structs.replace(self.record, skipped=skipped)
+        self.outdated = [member for member in self.outdated if not self._is_done(member)]
+        if not self.outdated:
+            return self._finish(left)
+        due = self.now + timedelta(seconds=self.policy.batch_interval_s)
+        return self.to("passed", phase="interval", batch=(), due_at=due, **stop_clock(self.record, self.now))
+
+    def _halt(self, why: Verdict) -> Rollout:
+        stopped = stop_clock(self.record, self.now)
+        return self.to("halted", phase="halted", reason=why.reason, message=why.message, failed=why.failed, **stopped)
+
+    def _finish(self, left: tuple[str, ...]) -> Rollout:
+        record = self.record
+        agrees = self.spec.template.hash == record.target.hash
+        skipped = {*record.skipped, *left} & {name for name, member in self.members.items() if not member.ready}
+        text = f"left out, as they are not ready: {some(skipped)}" if skipped else ""
+        return self.to(
+            "completed",
+            phase="synced" if agrees else "rolled-back",
+            rejected="" if agrees else record.rejected,
+            progress=FULL,
+            batch=(),
+            manual=False,
+            skipped=tuple(sorted(skipped)),
+            reason="Completed",
+            message=text,
+            **stop_clock(record, self.now),
+        )
+
+
+def current_of(template: Template) -> IsCurrent:
+    """Return what tells whether a member runs ``template``."""
+    hash_of = member_hashes(template)
+    return lambda member: member.hash == hash_of(member)

@@ -1,0 +1,78 @@
+"""What people may order of a rollout, as transitions of its record. Pure."""
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from consumers.updater.progress import ACTIVE, fresh, phase_of, stop_clock
+from schemas.rollout import Rollout, Step
+
+
+class OrderRefusedError(ValueError):
+    """The order makes no sense in this phase. The message says which would."""
+
+
+def pause(record: Rollout, now: datetime, by: str) -> Rollout:
+    """Begin nothing more until :func:`resume`; what has been replaced comes up meanwhile.
+
+    Raises:
+        OrderRefusedError: Nothing is under way.
+    """
+    if record.phase not in ACTIVE:
+        raise OrderRefusedError(f"{_name(record)} is {record.phase}: there is nothing to pause")
+    return _ordered(record, "paused", now, by, phase="paused", **stop_clock(record, now))
+
+
+def resume(record: Rollout, now: datetime, by: str) -> Rollout:
+    """Go on after a pause; go on in spite of the members that halted it; or begin an update that is not automatic.
+
+    Raises:
+        OrderRefusedError: There is nothing to go on with.
+    """
+    match record.phase:
+        case "paused":
+            phase = phase_of(record)
+            running = {"busy_since": now if record.batch else None}
+            return _ordered(record, "resumed", now, by, phase=phase, **running)
+        case "halted":
+            accepted = tuple(sorted({*record.skipped, *record.failed, *(one.name for one in record.batch)}))
+            return _ordered(record, "resumed", now, by, phase="planned", batch=(), skipped=accepted, busy_s=0)
+        case "outdated":
+            return _ordered(record, "started", now, by, **fresh(record, now), manual=True)
+        case _:
+            hint = "; change the pool's template, or roll back" if record.phase == "aborted" else ""
+            raise OrderRefusedError(f"{_name(record)} is {record.phase}: there is nothing to resume{hint}")
+
+
+def abort(record: Rollout, now: datetime, by: str) -> Rollout:
+    """Leave things as they stand, for good: only another change or :func:`rollback` moves them.
+
+    Raises:
+        OrderRefusedError: Nothing is under way.
+    """
+    if record.phase not in ACTIVE | {"paused", "halted"}:
+        raise OrderRefusedError(f"{_name(record)} is {record.phase}: there is nothing to abort")
+    return _ordered(record, "aborted", now, by, phase="aborted", **stop_clock(record, now))
+
+
+def rollback(record: Rollout, now: datetime, by: str) -> Rollout:
+    """Bring what has been updated back to the previous template, at once: without canary and outside windows too.
+
+    Raises:
+        OrderRefusedError: No previous template is known.
+    """
+    if record.previous is None:
+        already = "is rolling or rolled back already" if record.back else "has no previous template to go back to"
+        raise OrderRefusedError(f"{_name(record)} {already}: change the pool's template instead")
+    changes = fresh(record, now) | {"back": True, "target": record.previous, "previous": None}
+    return _ordered(record, "rolled-back", now, by, **changes, rejected=record.target.hash)
+
+
+def _name(record: Rollout) -> str:
+    return f"{record.component} of pool {record.pool}"
+
+
+def _ordered(record: Rollout, step: Step, now: datetime, by: str, **changes: Any) -> Rollout:
+    said = {"reason": "Ordered", "message": f"by {by}", "by": by, "due_at": None, "failed": ()}
+    return msgspec.structs.replace(record, step=step, changed_at=now, txn="", **said | changes)

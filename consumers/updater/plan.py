@@ -1,0 +1,74 @@
+"""Who is updated next. Pure: the same members give the same batch.
+
+Source: upstream's batch arithmetic (component rolling update of its pool controller), which its users know from the
+progress numbers in the pool's status. Where it divides by zero or takes more than a batch at once, this does not.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from schemas.rollout import Member
+
+FULL: Final = 100
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """How many to update now.
+
+    Attributes:
+        size: Members; 0 when all are updated.
+        progress: Percent that the batches before this one lead to.
+        index: Number of this batch, from 0.
+    """
+
+    size: int
+    progress: int
+    index: int
+
+
+def batch_size(total: int, percentage: int) -> int:
+    """Return the most members that are updated at a time: ``percentage`` of all, rounded up."""
+    return -(-percentage * total // FULL)
+
+
+def next_batch(total: int, updated: int, percentage: int, progress: int) -> Batch:
+    """Return the next batch of a rollout that has come to ``progress`` percent.
+
+    Batches whose members are updated already, by somebody else or because others left, are passed over.
+
+    Raises:
+        ValueError: ``percentage`` is not from 1 to 100.
+    """
+    if not 1 <= percentage <= FULL:
+        raise ValueError(f"batchPercentage {percentage} is not from 1 to 100")
+    most = batch_size(total, percentage)
+    while True:
+        index = progress // percentage
+        missing = min((index + 1) * most, total) - updated
+        if missing > 0 or updated >= total:
+            # Members that came out of date in mid-rollout may leave more missing than a batch may take.
+            return Batch(min(max(missing, 0), most), progress, index)
+        progress = min(progress + percentage, FULL)
+
+
+def plan_batch(
+    members: Iterable[Member],
+    is_updated: Callable[[Member], bool],
+    percentage: int,
+    progress: int,
+    *,
+    canary: bool = False,
+) -> tuple[tuple[Member, ...], Batch]:
+    """Return the members to update now, and where that is in the rollout.
+
+    Those that are down already come first, as replacing them takes nothing away; then the oldest, by creation and name. A
+    canary is the oldest that is ready, for one that was down before would prove nothing.
+    """
+    members = tuple(members)
+    outdated = [member for member in members if not is_updated(member)]
+    batch = next_batch(len(members), len(members) - len(outdated), percentage, progress)
+    outdated.sort(key=lambda member: (member.ready != canary, member.created_at, member.name))
+    size = min(batch.size, 1) if canary else batch.size
+    return tuple(outdated[:size]), msgspec.structs.replace(batch, size=size)

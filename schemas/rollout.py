@@ -1,0 +1,218 @@
+"""Rollouts: what a pool wants of its components, what runs of them, and how far an update is.
+
+A component is updated member by member: a hypervisor is one node's agent, a worker one workload's pods, a client one pod.
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from schemas.event import Timestamp
+from schemas.units import Amount
+
+Component = Literal["hypervisor", "worker", "client"]
+COMPONENTS: tuple[Component, ...] = ("hypervisor", "worker", "client")
+
+Phase = Literal[
+    "synced",
+    "outdated",
+    "planned",
+    "window",
+    "canary",
+    "batch",
+    "interval",
+    "paused",
+    "halted",
+    "aborted",
+    "rolled-back",
+]
+"""Where a rollout stands. ``outdated`` records a change that nothing carries out; ``window`` and ``interval`` wait for their
+time; ``canary`` and ``batch`` have members under way; the last three and ``synced`` are at rest.
+"""
+
+Step = Literal[
+    "recorded", "started", "superseded", "batch", "replaced", "waited", "opened", "passed", "paused", "resumed", "halted",
+    "aborted", "rolled-back", "completed",
+]  # fmt: skip
+"""What one revision of the record did."""
+
+Reason = Literal[
+    "", "FirstSeen", "AutoUpdateOff", "Superseded", "AlertsFiring", "WindowClosed", "Blocked", "CrashLooping", "NotReady",
+    "MaxDurationExceeded", "Ordered", "Completed",
+]  # fmt: skip
+
+Outcome = Literal["done", "gone", "blocked"]
+
+
+class UpdatePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How changes reach what runs (``nodePoolRollingUpdatePolicy``); see :func:`schemas.update_policy.parse_policy`.
+
+    Attributes:
+        auto_update: Whether a change is carried out at all, or only recorded.
+        batch_percentage: Members of one batch in percent of all, rounded up.
+        batch_interval_s: Pause between two batches.
+        max_duration_s: Time that all batches together may take. Pauses, intervals and closed windows do not count: they are
+            planned.
+        windows: Cron expressions; batches begin and members are replaced only in minutes that one of them matches. Empty
+            for any time.
+        canary: Whether one member goes first, alone.
+        ready_within_s: How long a replaced member may take to become ready.
+    """
+
+    auto_update: bool = False
+    batch_percentage: Annotated[int, msgspec.Meta(ge=1, le=100)] = 100
+    batch_interval_s: Amount = 1
+    max_duration_s: Annotated[int, msgspec.Meta(ge=1)] = 600
+    windows: tuple[str, ...] = ()
+    canary: bool = True
+    ready_within_s: Annotated[int, msgspec.Meta(ge=1)] = 300
+
+
+class Template(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What members are made from.
+
+    Attributes:
+        hash: :func:`consumers.updater.template.template_hash` of the rest.
+        rendered: The rendered template, as JSON.
+        revisions: Revision of each vendor's provider configuration.
+    """
+
+    hash: str
+    rendered: dict[str, Any]
+    revisions: dict[str, str] = {}
+
+
+class ComponentSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pool wants of one component: ``gpubus.state.component.<pool>.<component>``."""
+
+    pool: str
+    component: Component
+    template: Template
+    policy: UpdatePolicy = UpdatePolicy()
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One member as it runs: ``gpubus.state.member.<pool>.<component>.<name>``.
+
+    A hypervisor stays a member as long as its node is there, and a worker as long as its workload is, between two pods too.
+
+    Attributes:
+        name: Node, ``namespace/workload`` or ``namespace/pod``.
+        uid: UID of the pod or workload; empty while a node has no agent.
+        hash: Hash that it was made from (label ``pod-template-hash``).
+        created_at: When it was created; decides who is updated first.
+        ready: Whether it is ready.
+        crash_looping: Whether a container of it is waiting in ``CrashLoopBackOff``.
+        owned: Whether something makes a new one when it is removed. Others are left alone.
+        vendor: Vendor of the GPUs it serves, which names the provider revision that counts for it.
+        isolation: Isolation mode of its node.
+        overrides: What its workload adds to the template; the number of replicas never counts.
+    """
+
+    pool: str
+    component: Component
+    name: str
+    uid: str
+    hash: str
+    created_at: Timestamp
+    ready: bool = False
+    crash_looping: bool = False
+    owned: bool = True
+    vendor: str = ""
+    isolation: str = ""
+    overrides: dict[str, Any] = {}
+
+
+class BatchMember(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A member of the batch under way.
+
+    Attributes:
+        uid: The one to be replaced; one with another UID has been already.
+        was_ready: Whether it was ready before. If not, that it is not ready afterwards says nothing about the template.
+        replaced_at: When its replacement was confirmed.
+        blocked: Why it could not be replaced yet.
+    """
+
+    name: str
+    uid: str
+    was_ready: bool = True
+    replaced_at: Timestamp | None = None
+    blocked: str = ""
+
+
+class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The record of one pool and component, ``gpubus.ledger.rollout.<pool>.<component>``, replaced by compare-and-set.
+
+    Attributes:
+        txn: Identity of the commit that wrote it.
+        number: Rollouts begun so far.
+        back: Whether it goes back to an earlier template.
+        target: What members are brought to, and what new ones are made from.
+        previous: The last template that all members had before; what a rollback goes back to.
+        rejected: Hash of the pool's template that an operator rolled back. It is not begun again by itself.
+        manual: Whether an operator began it although updates are not automatic.
+        progress: Percent of the members that the batches begun so far lead to.
+        batches: Batches begun, the canary included.
+        batch: Members under way.
+        skipped: Members that nobody waits for as long as they are not ready: they were not before, nor in time afterwards, or
+            an operator went on in spite of them.
+        failed: Members that halted it.
+        ready_before: Members that were ready when the batch began.
+        busy_s: Time that finished batches took.
+        busy_since: Since when the batch under way takes time; None while nothing does.
+        changed_at: Time of this revision.
+        due_at: Until when the interval or the closed window lasts.
+        step: What this revision did.
+        reason: Why it stands where it stands.
+        message: The same in one sentence for people.
+        by: Who ordered this revision; empty when nobody did.
+    """
+
+    pool: str
+    component: Component
+    target: Template
+    changed_at: Timestamp
+    step: Step
+    txn: str = ""
+    phase: Phase = "synced"
+    number: Amount = 0
+    back: bool = False
+    previous: Template | None = None
+    rejected: str = ""
+    manual: bool = False
+    progress: Amount = 0
+    batches: Amount = 0
+    batch: tuple[BatchMember, ...] = ()
+    skipped: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+    ready_before: Amount = 0
+    updated: Amount = 0
+    total: Amount = 0
+    started_at: Timestamp | None = None
+    busy_s: Amount = 0
+    busy_since: Timestamp | None = None
+    due_at: Timestamp | None = None
+    reason: Reason = ""
+    message: str = ""
+    by: str = ""
+
+
+class Replace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Request to ``gpubus.rpc.rollout.replace``: make this member anew from the template.
+
+    It may come again; ``uid`` is a precondition, so a member that was replaced already is left alone.
+    """
+
+    pool: str
+    component: Component
+    name: str
+    uid: str
+    template: Template
+    hash: str
+
+
+class Replaced(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Answer: ``done``; ``gone`` when there is no member of that UID any more; ``blocked`` with the reason for now."""
+
+    outcome: Outcome
+    message: str = ""

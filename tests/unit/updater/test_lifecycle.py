@@ -1,0 +1,367 @@
+"""The life of a rollout, from the first change to the end, played with a clock that jumps."""
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from consumers.updater import orders
+from consumers.updater.plan import batch_size
+from schemas.rollout import UpdatePolicy
+from tests.unit.updater.world import NEW, NEWER, OLD, POLICY, World
+
+
+def changed(count: int = 10, **policy: object) -> World:
+    """A world whose pool has just been given a new template."""
+    world = World(count)
+    world.want(NEW, **policy)
+    return world
+
+
+def test_a_change_goes_round_in_batches_with_the_interval_between_them() -> None:
+    world = changed(40)
+    world.settle()
+    world.run()
+    assert world.phase == "synced"
+    assert sorted(world.touched) == sorted(world.members)
+    batches = [record for record in world.history if record.step == "batch"]
+    assert [len(record.batch) for record in batches] == [8, 8, 8, 8, 8]
+    passed = [record for record in world.history if record.step == "passed"]
+    gaps = [after.changed_at - before.changed_at for before, after in zip(passed, batches[1:], strict=True)]
+    assert gaps == [timedelta(seconds=60)] * 4
+    assert world.most_down == 8
+    assert (world.record.updated, world.record.total, world.record.progress) == (40, 40, 100)
+    assert world.touched == [f"n{number:02}" for number in range(40)]  # oldest first
+
+
+def test_nothing_is_touched_when_updates_are_not_automatic_until_somebody_says_so() -> None:
+    world = changed(auto_update=False)
+    world.settle()
+    assert (world.phase, world.record.reason, world.touched) == ("outdated", "AutoUpdateOff", [])
+    assert world.record.target == NEW  # what is made anew takes it
+    world.order(orders.resume)
+    world.settle()
+    world.run()
+    assert world.phase == "synced"
+    assert world.on(NEW) == set(world.members)
+
+
+def test_what_picks_the_change_up_by_itself_ends_the_difference() -> None:
+    world = changed(2, auto_update=False)
+    world.settle()
+    for name in list(world.members):
+        world.add(name, NEW)
+    world.settle()
+    assert (world.phase, world.touched) == ("synced", [])
+
+
+def test_switching_automatic_updates_on_begins_and_off_ends_after_the_batch() -> None:
+    world = changed(auto_update=False)
+    world.settle()
+    world.want(NEW, auto_update=True)
+    world.settle()
+    assert world.phase == "batch"
+    world.want(NEW, auto_update=False)
+    world.run()
+    assert (world.phase, len(world.touched)) == ("outdated", 2)
+
+
+def test_whoever_installs_it_over_other_pods_gets_no_restarts() -> None:
+    world = World()
+    world.record = None
+    world.want(NEW)
+    world.settle()
+    assert (world.phase, world.record.reason, world.touched) == ("outdated", "FirstSeen", [])
+    world.want(NEWER)
+    world.settle()
+    world.run()
+    assert world.on(NEWER) == set(world.members)
+
+
+def test_a_crash_looping_image_stops_after_the_canary_and_rollback_restores_it_alone() -> None:
+    world = changed(canary=True)
+    world.crashing = {"n00"}
+    world.settle()
+    world.run()
+    assert (world.phase, world.record.reason) == ("halted", "CrashLooping")
+    assert world.record.message == f"crash looping with template {NEW.hash}: n00"
+    assert world.record.updated == 1
+    assert world.phases()[-2:] == ["canary", "halted"]
+    world.crashing = set()
+    world.order(orders.rollback)
+    world.settle()
+    world.run()
+    assert world.phase == "rolled-back"
+    assert world.touched == ["n00", "n00"]
+    assert world.on(OLD) == set(world.members)
+    world.settle()  # and what the pool still asks for is not begun again
+    assert world.phase == "rolled-back"
+    world.want(NEWER)
+    world.settle()
+    world.run()
+    assert world.on(NEWER) == set(world.members)
+
+
+def test_bringing_the_pool_back_after_a_rollback_agrees_and_the_refused_template_can_be_tried_again() -> None:
+    world = changed(2)
+    world.settle()
+    world.run()
+    world.order(orders.rollback)
+    world.settle()
+    world.run()
+    assert world.phase == "rolled-back"
+    world.want(OLD)
+    world.settle()
+    assert world.phase == "synced"
+    world.want(NEW)
+    world.settle()
+    world.run()
+    assert world.on(NEW) == set(world.members)
+
+
+def test_a_member_that_does_not_come_up_in_time_halts_and_resume_goes_on_without_it() -> None:
+    world = changed(ready_within_s=120)
+    world.settle()
+    del world.rises["n01"]
+    world.run()
+    assert (world.phase, world.record.reason, world.record.failed) == ("halted", "NotReady", ("n01",))
+    assert world.now - world.history[-2].changed_at == timedelta(seconds=120)
+    world.order(orders.resume)
+    world.settle()
+    world.run()
+    assert world.phase == "synced"
+    assert world.record.message == "left out, as they are not ready: n01"
+    assert sorted(world.touched) == sorted(world.members)
+
+
+def test_a_node_that_was_down_before_proves_nothing_and_is_done_when_it_comes_back() -> None:
+    world = World()
+    world.members["n05"] = msgspec.structs.replace(world.members["n05"], ready=False)
+    world.stuck = {"n05"}  # its agent cannot even be removed
+    world.want(NEW, canary=True)
+    world._replace_real, world._replace = world._replace, lambda one: _unless(world, one)
+    world.settle()
+    world.run()
+    assert world.phase == "synced"
+    assert world.record.skipped == ("n05",)
+    assert world.on(OLD) == {"n05"}
+    world.stuck = set()
+    world.members["n05"] = msgspec.structs.replace(world.members["n05"], ready=True)
+    world.settle()
+    world.run()
+    assert (world.phase, world.on(OLD), world.record.skipped) == ("synced", set(), ())
+
+
+def _unless(world: World, one):
+    from schemas.rollout import Replaced
+
+    return Replaced(outcome="done") if one.name in world.stuck else world._replace_real(one)
+
+
+def test_alerts_of_the_pool_hold_the_first_batch_back_halt_later_ones_and_do_not_stop_the_way_back() -> None:
+    world = changed()
+    world.alerts = ("GpuTooHot",)
+    world.settle()
+    assert (world.phase, world.record.reason, world.touched) == ("planned", "AlertsFiring", [])
+    world.alerts = ()
+    world.settle()
+    world.run(lambda w: w.phase == "interval")
+    world.alerts = ("GpuTooHot",)
+    world.settle()
+    assert (world.phase, world.record.message) == ("halted", "alerts of the pool fire: GpuTooHot")
+    world.order(orders.rollback)
+    world.settle()
+    world.run()
+    assert (world.phase, world.on(NEW)) == ("rolled-back", set())
+
+
+def test_a_newer_change_supersedes_from_where_it_stands() -> None:
+    world = changed()
+    world.settle()
+    world.run(lambda w: len(w.touched) == 4)
+    world.want(NEWER)
+    world.settle()
+    assert [record.step for record in world.history].count("superseded") == 1
+    assert world.touched[4:6] == ["n02", "n03"]  # those that were on their way come first: they are down already
+    world.run()
+    assert world.phase == "synced"
+    assert world.on(NEWER) == set(world.members)
+    assert len(world.touched) == 10 + 4
+    assert world.most_down == 2
+    world.order(orders.rollback)  # to the last that all had, not to the one that was overtaken
+    assert world.record.target == OLD
+
+
+def test_a_change_while_paused_stays_paused() -> None:
+    world = changed()
+    world.settle()
+    world.order(orders.pause)
+    world.want(NEWER)
+    world.settle()
+    world.run()
+    assert (world.phase, len(world.touched)) == ("paused", 2)
+    world.order(orders.resume)
+    world.settle()
+    world.run()
+    assert world.on(NEWER) == set(world.members)
+
+
+def test_paused_nothing_more_is_begun_and_resumed_nothing_is_done_twice() -> None:
+    world = changed()
+    world.blocked = {"n01": "budget"}
+    world.settle()
+    world.order(orders.pause)
+    world.blocked = {}
+    world.run()
+    assert (world.phase, world.touched) == ("paused", ["n00"])
+    world.order(orders.resume)
+    world.settle()
+    world.run()
+    assert sorted(world.touched) == sorted(world.members)
+
+
+def test_aborted_it_stands_still_until_another_change() -> None:
+    world = changed()
+    world.settle()
+    world.order(orders.abort)
+    world.run()
+    assert (world.phase, len(world.touched)) == ("aborted", 2)
+    with pytest.raises(orders.OrderRefusedError, match="change the pool's template, or roll back"):
+        world.order(orders.resume)
+    world.want(NEWER)
+    world.settle()
+    world.run()
+    assert world.on(NEWER) == set(world.members)
+
+
+def test_blocked_members_are_tried_again_and_the_record_says_why() -> None:
+    world = changed()
+    world.blocked = {"n01": "the disruption budget p needs 1 healthy pods"}
+    world.settle()
+    assert (world.phase, world.record.reason) == ("batch", "Blocked")
+    assert world.record.message == "n01: the disruption budget p needs 1 healthy pods"
+    for _ in range(5):
+        world.step()
+    assert (world.phase, world.touched) == ("batch", ["n00"])
+    world.blocked = {}
+    world.run()
+    assert (world.phase, sorted(world.touched)) == ("synced", sorted(world.members))
+
+
+def test_longer_than_max_duration_halts_with_the_reason_and_waiting_by_plan_does_not_count() -> None:
+    world = changed(max_duration_s=40, batch_interval_s=3600)  # three batches of ten seconds would not, five do
+    world.settle()
+    world.run()
+    assert (world.phase, world.record.reason) == ("halted", "MaxDurationExceeded")
+    assert "maxDuration, 40 s" in world.record.message
+    world.order(orders.resume)
+    world.settle()
+    world.run()
+    assert world.phase == "synced"
+    blocked = changed()
+    blocked.blocked = {"n00": "budget"}
+    blocked.settle()
+    blocked.run()
+    assert blocked.record.reason == "MaxDurationExceeded"
+    assert "could not replace n00: n00: budget" in blocked.record.message
+    assert timedelta(0) <= blocked.now - blocked.history[2].changed_at - timedelta(seconds=600) < timedelta(seconds=10)
+
+
+def test_at_the_end_of_its_window_it_waits_and_goes_on_in_the_next_across_a_change_of_clocks() -> None:
+    world = World()
+    world.now = datetime(2026, 3, 28, 1, tzinfo=UTC)  # two o'clock in Berlin; the next night has no such hour
+    world.want(NEW, windows=("CRON_TZ=Europe/Berlin * 2 * * *",), batch_interval_s=25 * 60)
+    world.settle()
+    world.run()
+    assert world.phase == "synced"
+    began = [record.changed_at.isoformat()[:16] for record in world.history if record.step == "batch"]
+    assert began == [
+        "2026-03-28T01:00", "2026-03-28T01:25", "2026-03-28T01:50", "2026-03-30T00:00", "2026-03-30T00:25",
+    ]  # fmt: skip
+    (waited,) = [record for record in world.history if record.step == "waited"]
+    assert (waited.reason, waited.message) == (
+        "WindowClosed",
+        "the maintenance window opens at 2026-03-30T00:00:00+00:00",
+    )
+
+
+def test_a_window_that_closes_over_blocked_members_opens_on_the_same_batch() -> None:
+    world = World()
+    world.now = datetime(2026, 3, 2, 2, 59, 50, tzinfo=UTC)
+    world.want(NEW, windows=("* 2 * * *",))
+    world.blocked = {"n01": "budget"}
+    world.settle()
+    world.run(lambda w: w.phase == "window")
+    assert world.touched == ["n00"]
+    world.blocked = {}
+    world.run(lambda w: w.phase == "batch")
+    assert (world.now, world.touched) == (datetime(2026, 3, 3, 2, tzinfo=UTC), ["n00", "n01"])
+
+
+def test_a_rollback_does_not_wait_for_the_window() -> None:
+    world = World()
+    world.now = datetime(2026, 3, 2, 2, tzinfo=UTC)
+    world.want(NEW, windows=("* 2 * * *",))
+    world.settle()
+    world.now = datetime(2026, 3, 2, 12, tzinfo=UTC)
+    world.order(orders.rollback)
+    world.settle()
+    world.run()
+    assert (world.phase, world.on(OLD)) == ("rolled-back", set(world.members))
+
+
+def test_evicted_pods_are_awaited_under_their_new_names() -> None:
+    world = World(10, "client", msgspec.structs.replace(POLICY, ready_within_s=100))
+    world.want(NEW)
+    world.settle()
+    world.run()
+    assert world.phase == "synced"
+    assert sorted(world.members) == [f"n{number:02}x" for number in range(10)]
+    assert world.most_down == 2
+    world.stuck = {"n03x"}
+    world.want(NEWER)
+    world.settle()
+    world.run()
+    assert (world.phase, world.record.reason) == ("halted", "NotReady")
+    assert world.record.message == "1 fewer pods are ready than before the batch, 100 s after their eviction"
+
+
+def test_a_pod_that_nothing_would_make_anew_is_left_alone() -> None:
+    world = World(4, "client")
+    world.add("bare", OLD, owned=False)
+    world.want(NEW)
+    world.settle()
+    world.run()
+    assert (world.phase, world.on(OLD)) == ("synced", {"bare"})
+
+
+def test_an_empty_pool_is_in_sync_and_a_pool_that_is_gone_stands_still() -> None:
+    world = World(0)
+    world.want(NEW)
+    world.settle()
+    assert world.phase == "synced"
+    world = changed()
+    world.settle()
+    world.spec = None
+    before = world.record
+    world.settle()
+    assert world.record is before
+
+
+def test_orders_that_make_no_sense_are_refused_with_the_phase() -> None:
+    world = World()
+    for order in (orders.pause, orders.resume, orders.abort):
+        with pytest.raises(orders.OrderRefusedError, match="hypervisor of pool p is synced: there is nothing to"):
+            world.order(order)
+    with pytest.raises(orders.OrderRefusedError, match="no previous template"):
+        world.order(orders.rollback)
+
+
+def test_one_at_a_time_is_the_least() -> None:
+    assert batch_size(40, 1) == batch_size(1, 1) == 1
+    world = changed(3, batch_percentage=1)
+    world.settle()
+    world.run()
+    assert world.most_down == 1
+    assert world.phase == "synced"
+    assert UpdatePolicy().canary

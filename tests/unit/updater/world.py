@@ -1,0 +1,131 @@
+"""A cluster of members in memory, and a clock that jumps: what the pure updater is played against."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from consumers.updater.lifecycle import Seen, advance
+from consumers.updater.progress import due, replaced, to_replace
+from consumers.updater.template import make_template, member_hashes
+from schemas.rollout import Component, ComponentSpec, Member, Replaced, Rollout, Template, UpdatePolicy
+
+START = datetime(2026, 3, 2, 12, tzinfo=UTC)
+OLD, NEW, NEWER, LAST = (make_template({"image": f"i:{n}"}) for n in (1, 2, 3, 4))
+POLICY = UpdatePolicy(auto_update=True, batch_percentage=20, batch_interval_s=60, canary=False)
+
+
+class World:
+    """Members that come up ten seconds after they were replaced, unless told otherwise."""
+
+    def __init__(self, count: int = 10, component: Component = "hypervisor", policy: UpdatePolicy = POLICY) -> None:
+        self.now = START
+        self.component: Component = component
+        self.spec: ComponentSpec | None = ComponentSpec(pool="p", component=component, template=OLD, policy=policy)
+        self.members: dict[str, Member] = {}
+        self.alerts: tuple[str, ...] = ()
+        self.record: Rollout | None = None
+        self.history: list[Rollout] = []
+        self.touched: list[str] = []
+        self.touches: list[tuple[int, str]] = []
+        self.made = 0
+        self.rises: dict[str, datetime] = {}
+        self.crashing: set[str] = set()
+        self.blocked: dict[str, str] = {}
+        self.stuck: set[str] = set()
+        self.most_down = 0
+        for number in range(count):
+            self.add(f"n{number:02}", OLD)
+        self.settle()
+
+    def add(self, name: str, template: Template, **facts: Any) -> None:
+        self.made += 1
+        known = {"pool": "p", "component": self.component, "name": name, "uid": f"u{self.made}", "ready": True}
+        member = Member(**known | {"created_at": START + timedelta(seconds=self.made), "hash": ""} | facts)
+        self.members[name] = msgspec.structs.replace(member, hash=member_hashes(template)(member))
+
+    def want(self, template: Template, **policy: Any) -> None:
+        assert self.spec is not None
+        changed = msgspec.structs.replace(self.spec.policy, **policy)
+        self.spec = msgspec.structs.replace(self.spec, template=template, policy=changed)
+
+    def on(self, template: Template) -> set[str]:
+        """Return the members that run a template."""
+        hash_of = member_hashes(template)
+        return {member.name for member in self.members.values() if member.hash == hash_of(member)}
+
+    def order(self, order: Callable[[Rollout, datetime, str], Rollout]) -> None:
+        assert self.record is not None
+        self._keep(order(self.record, self.now, "somebody"))
+
+    def settle(self) -> None:
+        """Look until nothing is left to do at this instant."""
+        while True:
+            seen = Seen(self.spec, tuple(self.members.values()), self.alerts)
+            changed = advance(self.record, seen, self.now)
+            if changed is None:
+                assert self.record is not None
+                changed = replaced(
+                    self.record, {one.name: self._replace(one) for one in to_replace(self.record)}, self.now
+                )
+            if changed is None:
+                return
+            self._keep(changed)
+            self.most_down = max(self.most_down, sum(not member.ready for member in self.members.values()))
+
+    def _keep(self, record: Rollout) -> None:
+        self.record = msgspec.json.decode(msgspec.json.encode(record), type=Rollout)  # all there is, is what is stored
+        self.history.append(self.record)
+
+    def _replace(self, one: Any) -> Replaced:
+        assert self.record is not None
+        member = self.members.get(one.name)
+        if one.name in self.blocked:
+            return Replaced(outcome="blocked", message=self.blocked[one.name])
+        if member is None or member.uid != one.uid:
+            return Replaced(outcome="gone")
+        self.touched.append(one.name)
+        self.touches.append((self.record.number, one.name))
+        name = one.name if self.component != "client" else f"{one.name}x"
+        del self.members[one.name]
+        if one.name not in self.stuck:
+            self.add(name, self.record.target, ready=False, crash_looping=one.name in self.crashing)
+            self.rises[name] = self.now + timedelta(seconds=10)
+        return Replaced(outcome="done")
+
+    def step(self) -> bool:
+        """Jump to the next instant at which anything can happen, and settle; return whether there was one."""
+        assert self.record is not None
+        assert self.spec is not None
+        look = due(self.record, self.spec.policy, self.now)
+        instants = [*self.rises.values(), *([look] if look is not None else [])]
+        if not instants:
+            return False
+        self.now = max(self.now, min(instants))
+        for name in [name for name, at in self.rises.items() if at <= self.now]:
+            del self.rises[name]
+            if name in self.members and name.rstrip("x") not in self.crashing:
+                self.members[name] = msgspec.structs.replace(self.members[name], ready=True)
+        self.settle()
+        return True
+
+    def run(self, until: Callable[["World"], bool] = lambda _: False, steps: int = 1000) -> None:
+        """Step until something holds, or nothing is left to happen."""
+        for _ in range(steps):
+            if until(self) or not self.step():
+                return
+        raise AssertionError(f"no end after {steps} steps: {self.record}")
+
+    @property
+    def phase(self) -> str:
+        assert self.record is not None
+        return self.record.phase
+
+    def phases(self) -> list[str]:
+        """Return the phases passed through, without repetition."""
+        passed: list[str] = []
+        for record in self.history:
+            if not passed or passed[-1] != record.phase:
+                passed.append(record.phase)
+        return passed
