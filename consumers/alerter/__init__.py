@@ -1,0 +1,1 @@
+"""Alert rules, evaluated on server-side ticks by any number of processes."""

@@ -1,0 +1,178 @@
+"""Alert rules, checked when they are loaded and ready to be evaluated.
+
+The fields are those of ``dynamicConfig.alertRules`` in the TensorFusion chart, and so is what templates may use. A set of
+rules is taken whole or refused whole, with every problem named.
+"""
+
+import hashlib
+from datetime import timedelta
+from typing import Any, Final
+
+import msgspec
+
+from consumers.alerter import sql
+from consumers.alerter.template import Template, TemplateSyntaxError
+from schemas.alert import AlertRule
+from schemas.durations import seconds
+
+QUERY_NAMES: Final = ("Threshold", "Conditions", "Severity", "Name")
+SHORTEST_S: Final = 1.0
+LONGEST_S: Final = 86_400.0
+MOST_COUNT: Final = 1000
+MOST_RULES: Final = 1000
+_LONGEST_NAME: Final = 200
+
+
+class RulesError(ValueError):
+    """A set of rules is refused; ``problems`` names all that is wrong with it."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(problems))
+
+
+class CompiledRule:
+    """A rule that was found good.
+
+    Raises:
+        RulesError: It was not.
+    """
+
+    def __init__(self, rule: AlertRule) -> None:
+        self.rule = rule
+        self.digest = digest([rule])
+        problems: list[str] = []
+        if not rule.name or len(rule.name) > _LONGEST_NAME or not rule.name.isprintable():
+            problems.append(f"name {rule.name!r}: write 1 to {_LONGEST_NAME} printable characters")
+        if not 1 <= rule.consecutive_count <= MOST_COUNT:
+            problems.append(f"consecutiveCount is {rule.consecutive_count}: use 1 to {MOST_COUNT}")
+        if not abs(rule.threshold) < float("inf"):
+            problems.append(f"threshold is {rule.threshold}: use a finite number")
+        self.interval = timedelta(seconds=_interval(rule.evaluation_interval, problems))
+        self.query = _template("query", rule.query, problems, known=QUERY_NAMES)
+        self.summary = _template("summary", rule.summary, problems)
+        self.description = _template("description", rule.description, problems)
+        self.instance = _template("alertTargetInstance", rule.alert_target_instance, problems)
+        if not problems:
+            try:
+                sql.check_reads(self.sql())
+            except ValueError as error:
+                problems.append(f"query: {error}")
+        if problems:
+            raise RulesError([f"rule {rule.name}: {problem}" for problem in problems])
+
+    def sql(self, *, now: str | None = None) -> str:
+        """Return the query that is sent; with ``now``, a UTC instant as SQL writes it, as of then."""
+        window = self.rule.evaluation_interval
+        if now is None:
+            conditions = f"ts >= now() - '{window}'::INTERVAL"
+        else:
+            conditions = f"ts >= '{now}'::TIMESTAMP - '{window}'::INTERVAL AND ts <= '{now}'::TIMESTAMP"
+        text = self.query.render(
+            {
+                "Threshold": self.rule.threshold,
+                "Conditions": conditions,
+                "Severity": self.rule.severity,
+                "Name": self.rule.name,
+            }
+        )
+        return text if now is None else sql.at_instant(text, now)
+
+
+def _interval(text: str, problems: list[str]) -> float:
+    try:
+        interval = seconds(text)
+    except ValueError as error:
+        problems.append(f"evaluationInterval: {error}")
+        return SHORTEST_S
+    if not SHORTEST_S <= interval <= LONGEST_S or interval != int(interval):
+        problems.append(f"evaluationInterval is {text}: use whole seconds from 1s to 24h")
+        return SHORTEST_S
+    return interval
+
+
+def _template(field: str, text: str, problems: list[str], known: tuple[str, ...] | None = None) -> Template:
+    try:
+        return Template(text, known)
+    except TemplateSyntaxError as error:
+        problems.append(f"{field}: {error}")
+        return Template("")
+
+
+def digest(rules: list[AlertRule]) -> str:
+    """Return a hash of everything in the rules."""
+    return hashlib.blake2b(msgspec.json.encode(rules), digest_size=8).hexdigest()
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """What a configuration file says about alerts."""
+
+    rules: tuple[AlertRule, ...]
+    metrics_ttl: str = ""
+
+
+def parse(text: str | bytes) -> Configuration:
+    """Read rules from YAML: a list of rules, ``alertRules``, or chart values with ``dynamicConfig``; other keys are others'.
+
+    Raises:
+        RulesError: It is no YAML of that shape, or a rule is not good.
+    """
+    try:
+        tree: Any = msgspec.yaml.decode(text)
+    except msgspec.DecodeError as error:
+        raise RulesError([f"not YAML: {' '.join(str(error).split())}"]) from None
+    if isinstance(tree, list):
+        tree = {"alertRules": tree}
+    if isinstance(tree, dict) and isinstance(tree.get("dynamicConfig"), dict):
+        tree = tree["dynamicConfig"]
+    if not isinstance(tree, dict) or not isinstance(tree.get("alertRules"), list):
+        raise RulesError(["no rules: write a list under alertRules, or under dynamicConfig.alertRules"])
+    problems: list[str] = []
+    rules = [
+        rule for number, raw in enumerate(tree["alertRules"]) if (rule := _convert(number, raw, problems)) is not None
+    ]
+    ttl = tree.get("metricsTTL") or ""
+    try:
+        if ttl and seconds(str(ttl), days=True) < SHORTEST_S:
+            problems.append(f"metricsTTL is {ttl}: keep metrics for a second at least")
+    except ValueError as error:
+        problems.append(f"metricsTTL: {error}")
+    compile_all(rules, problems)
+    return Configuration(tuple(rules), str(ttl))
+
+
+def _convert(number: int, raw: Any, problems: list[str]) -> AlertRule | None:
+    name = raw.get("name") if isinstance(raw, dict) else None
+    try:
+        return msgspec.convert(raw, AlertRule, strict=True)
+    except msgspec.ValidationError as error:
+        problems.append(f"rule {name or f'number {number + 1}'}: {error}")
+        return None
+
+
+def compile_all(
+    rules: list[AlertRule] | tuple[AlertRule, ...], problems: list[str] | None = None
+) -> dict[str, CompiledRule]:
+    """Compile rules by name.
+
+    Args:
+        rules: The rules.
+        problems: What is wrong already.
+
+    Raises:
+        RulesError: Any is not good, there are too many, or two have one name.
+    """
+    found = [] if problems is None else problems
+    compiled: dict[str, CompiledRule] = {}
+    if len(rules) > MOST_RULES:
+        found.append(f"{len(rules)} rules: at most {MOST_RULES} are allowed")
+    for rule in rules[:MOST_RULES]:
+        if rule.name in compiled:
+            found.append(f"rule {rule.name}: there are two of that name")
+        try:
+            compiled[rule.name] = CompiledRule(rule)
+        except RulesError as error:
+            found += error.problems
+    if found:
+        raise RulesError(found)
+    return compiled

@@ -1,0 +1,201 @@
+"""Rules as users write them: what is taken, what is refused, and the fifteen built-in ones at work."""
+
+import time
+from importlib.resources import files
+
+import pytest
+
+from consumers.alerter.rules import CompiledRule, RulesError, parse
+from consumers.alerter.sql import at_instant, check_reads, tables
+from consumers.alerter.streaks import evaluated
+from consumers.metrics.duckdb import MEMORY, DuckDBStore
+from consumers.metrics.tables import GPU_USAGE, NODE_METRICS, SYSTEM_METRICS, TABLES, WORKER_USAGE, Row, Table
+from schemas.alert import RuleState
+
+BUILTIN = files("consumers.alerter").joinpath("builtin.yaml").read_text()
+
+GUIDE = """
+dynamicConfig:
+  alertRules:
+    # ... 从 values.yaml 复制的全部内置规则 ...
+
+    - name: GPUTemperatureWarning
+      query: |
+        SELECT node, pool, uuid, avg(temperature) AS avg_temperature
+        FROM tf_gpu_usage
+        WHERE temperature > {{ .Threshold }} AND {{ .Conditions }}
+        GROUP BY node, pool, uuid
+      threshold: 80
+      evaluationInterval: 30s
+      consecutiveCount: 3
+      severity: P2
+      summary: "GPU temperature above {{ .Threshold }}°C on {{ .node }} {{ .uuid }}"
+      description: "GPU {{ .uuid }} on node {{ .node }} in pool {{ .pool }} averages {{ .avg_temperature }}°C"
+      alertTargetInstance: "{{ .uuid }}"
+      runbookURL: "https://<your-runbook-url>"
+"""
+"""Pasted from the production guide, step 3."""
+
+RULE = {
+    "name": "Hot",
+    "query": "SELECT uuid FROM tf_gpu_usage WHERE {{ .Conditions }}",
+    "threshold": 1,
+    "evaluationInterval": "30s",
+}
+
+
+def rules(**changes) -> str:
+    import msgspec
+
+    return msgspec.json.encode([{**RULE, **changes}]).decode()
+
+
+def test_the_rule_of_the_guide_is_taken_as_it_stands() -> None:
+    (rule,) = parse(GUIDE).rules
+    assert (rule.name, rule.threshold, rule.consecutive_count, rule.severity) == ("GPUTemperatureWarning", 80, 3, "P2")
+    compiled = CompiledRule(rule)
+    assert "WHERE temperature > 80 AND ts >= now() - '30s'::INTERVAL" in compiled.sql()
+    row = {"node": "n", "pool": "p", "uuid": "GPU-1", "avg_temperature": 85.5}
+    state = RuleState(rule=rule.name, digest=compiled.digest)
+    for slot in (1, 2, 3):
+        state = evaluated(compiled, state, [row], slot=slot * 30_000_000_000)
+    assert state.notice is not None
+    (alert,) = state.notice.alerts
+    assert alert.labels == {
+        "alertname": "GPUTemperatureWarning", "severity": "P2", "job": "tensor-fusion", "instance": "GPU-1"
+    }  # fmt: skip
+    assert alert.annotations == {
+        "summary": "GPU temperature above 80°C on n GPU-1",
+        "description": "GPU GPU-1 on node n in pool p averages 85.5°C",
+        "runbook_url": "https://<your-runbook-url>",
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"evaluationInterval": "30"}, "evaluationInterval: '30' is no duration: write one such as 30s"),
+        ({"evaluationInterval": "500ms"}, "evaluationInterval is 500ms: use whole seconds"),
+        ({"threshold": "hot"}, "Expected `float`, got `str` - at `$.threshold`"),
+        ({"consecutiveCount": 0}, "consecutiveCount is 0: use 1 to 1000"),
+        ({"consecutivecount": 3}, "unknown field `consecutivecount`"),
+        ({"summary": "{{ .a"}, "summary: line 1, column 6: action is not closed"),
+        ({"query": "SELECT {{ .Treshold }}"}, "query: line 1, column 11: .Treshold is not known here"),
+        ({"query": "DELETE FROM tf_gpu_usage"}, "Only SELECT statements"),
+        ({"query": "SELECT 1; SELECT 2"}, "query holds 2 statements"),
+        ({"query": "WITH x AS (DELETE FROM t RETURNING *) SELECT * FROM x"}, "query does more than read: DELETE"),
+        ({"query": "SELECT * FROM read_text('/etc/passwd')"}, "the table function read_text"),
+        ({"query": "SELEC 1"}, "query does not parse at character 1"),
+        ({"name": ""}, "name '': write 1 to 200"),
+    ],
+)
+def test_a_bad_rule_is_refused_with_its_name_the_field_and_the_reason(changes: dict, problem: str) -> None:
+    with pytest.raises(RulesError) as caught:
+        parse(rules(**changes))
+    assert problem in str(caught.value)
+    assert str(caught.value).startswith(f"rule {changes.get('name', 'Hot')}")
+
+
+def test_all_problems_of_a_set_are_named_and_none_of_it_is_taken() -> None:
+    twice = f"[{rules(threshold='x')[1:-1]}, {rules()[1:-1]}, {rules()[1:-1]}]"
+    with pytest.raises(RulesError) as caught:
+        parse(twice)
+    assert [problem.split(":")[0] for problem in caught.value.problems] == ["rule Hot", "rule Hot"]
+    for text in ("{", "a: 1", "alertRules: 3", "x"):
+        with pytest.raises(RulesError):
+            parse(text)
+
+
+def test_a_query_can_be_asked_as_of_another_time() -> None:
+    sql = "SELECT 'now()', now(), current_timestamp FROM a WHERE b > now() - '1s'::INTERVAL -- now()"
+    then = "'2026-01-01 00:00:00'::TIMESTAMP"
+    expected = f"SELECT 'now()', {then}, {then} FROM a WHERE b > {then} - '1s'::INTERVAL -- now()"
+    assert at_instant(sql, "2026-01-01 00:00:00") == expected
+    check_reads(expected)
+    assert tables("WITH c AS (SELECT * FROM a) SELECT * FROM c JOIN b USING (x)") == {"a", "b"}
+
+
+def series(table: Table, every_s: float, count: int, columns, **tags) -> dict[Table, list[Row]]:
+    """Rows with times before now; ``columns(n)`` gives the fields of the n-th, the newest being 0."""
+    return {table: [table.row(-int(n * every_s * 1000), **tags, **columns(n)) for n in range(count)]}
+
+
+def dated(rows: dict[Table, list[Row]]) -> dict[Table, list[Row]]:
+    now = int(time.time() * 1000)
+    return {table: [(now + row[0], *row[1:]) for row in batch] for table, batch in rows.items()}
+
+
+WORKER = {"workload": "w", "worker": "pod-1", "uuid": "GPU-1", "node": "n", "pool": "p"}
+GPU = {"uuid": "GPU-1", "node": "n", "pool": "p"}
+NODE = {"node": "n", "pool": "p", "phase": "Running"}
+
+
+def node(column: str, percent: float) -> dict[Table, list[Row]]:
+    return series(NODE_METRICS, 10, 6, lambda _: {column: percent}, **NODE)
+
+
+def gpu(**fields) -> dict[Table, list[Row]]:
+    return series(GPU_USAGE, 5, 6, lambda _: fields, **GPU)
+
+
+IDLE = gpu(compute_percentage=0.5, memory_percentage=1.0)
+TFLOPS, VRAM = "allocated_tflops_percent_virtual", "allocated_vram_percent_virtual"
+CASES = {
+    # Counters grow by one from sample to sample, or stay.
+    "WorkerTFlopsThrottled": (
+        series(WORKER_USAGE, 5, 3, lambda n: {"compute_throttled_cnt": 9 - n}, **WORKER),
+        series(WORKER_USAGE, 5, 3, lambda _: {"compute_throttled_cnt": 9}, **WORKER),
+    ),
+    "WorkerVRAMSwitchCountIncreasing": (
+        series(WORKER_USAGE, 5, 9, lambda n: {"vram_resumed_cnt": 99 - n}, **WORKER),
+        series(WORKER_USAGE, 5, 9, lambda _: {"vram_resumed_cnt": None}, **WORKER),
+    ),
+    "WorkerAllocationFailed": (
+        series(SYSTEM_METRICS, 10, 3, lambda n: {"total_allocation_fail_cnt": 5 - n}, pool="p"),
+        series(SYSTEM_METRICS, 10, 3, lambda _: {"total_allocation_fail_cnt": 5}, pool="p"),
+    ),
+    "GPUVRAMFull": (gpu(memory_percentage=97.5), gpu(memory_percentage=97.0)),
+    "GPUTFlopsFull": (gpu(compute_percentage=99.0), gpu(compute_percentage=50.0)),
+    "GPUTemperatureHigh": (gpu(temperature=91.0), gpu(temperature=90.0)),
+    "NodeTFlopsAllocationCritical": (node(TFLOPS, 95.5), node(TFLOPS, 94.5)),
+    "NodeTFlopsAllocationWarning": (node(TFLOPS, 90.5), node(TFLOPS, 89.5)),
+    "PoolTotalTFlopsAllocationCritical": (node(TFLOPS, 95.5), node(TFLOPS, 94.5)),
+    "PoolTotalTFlopsAllocationWarning": (node(TFLOPS, 90.5), node(TFLOPS, 89.5)),
+    "NodeVRAMAllocationCritical": (node(VRAM, 95.5), node(VRAM, 94.5)),
+    "NodeVRAMAllocationWarning": (node(VRAM, 90.5), node(VRAM, 89.5)),
+    "PoolVRAMAllocationWarning": (node(VRAM, 90.5), node(VRAM, 89.5)),
+    "EmptyGPU": (
+        node(TFLOPS, 0.0),
+        {**node(TFLOPS, 50.0), **series(WORKER_USAGE, 5, 6, lambda _: {"compute_percentage": 1.0}, **WORKER)},
+    ),
+    "IdleGPU": (IDLE, gpu(compute_percentage=0.5, memory_percentage=9.0)),
+}
+
+
+async def test_each_built_in_rule_fires_after_its_count_and_not_without_cause() -> None:
+    compiled = {rule.name: CompiledRule(rule) for rule in parse(BUILTIN).rules}
+    assert compiled.keys() == CASES.keys()
+    store = await DuckDBStore(MEMORY, clock=time.time).open()
+    for name, (fires, stays_silent) in CASES.items():
+        rule = compiled[name]
+        assert tables(rule.sql()) <= TABLES.keys()
+        for rows, expected in ((fires, True), (stays_silent, False)):
+            await store.write(dated(rows))
+            found = (await store.query(rule.sql(), timeout=5)).named()
+            state = RuleState(rule=name, digest=rule.digest)
+            for slot in range(1, rule.rule.consecutive_count + 1):
+                assert state.notice is None, f"{name} fires too early"
+                state = evaluated(rule, state, found, slot=slot * 10**10)
+            assert (state.notice is not None) is expected, f"{name}: {found}"
+            if state.notice is not None:
+                (alert,) = state.notice.alerts
+                assert "no value" not in str(alert)
+                assert alert.labels["instance"] in ("GPU-1", "n", "p", "pod-1-GPU-1")
+            for table in rows:
+                await store._run(store._writer, _clear, store, table)
+    await store.close()
+
+
+def _clear(store: DuckDBStore, table: Table) -> None:
+    assert store._connection is not None
+    store._connection.execute(f"DELETE FROM {table.name}").fetchall()
