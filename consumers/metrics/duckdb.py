@@ -1,0 +1,193 @@
+"""Metrics in DuckDB, in this process: nothing to install, and as good as one machine's disk.
+
+A DuckDB file belongs to one process. Rows go through an appender into a staging table and from there, in one transaction,
+over those with the same time and tags. DuckDB blocks, so it works in threads of its own.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
+
+import duckdb
+
+from consumers.metrics.store import Result, StoreError, StoreUnavailableError
+from consumers.metrics.tables import TABLES, Row, Table, Value
+from schemas.durations import seconds
+
+T = TypeVar("T")
+
+MEMORY: Final = Path(":memory:")
+MOST_ROWS: Final = 100_000
+"""Rows of an answer; more are nothing that a person or a rule could use."""
+
+_TYPES: Final = {"double": "DOUBLE", "bigint": "BIGINT", "boolean": "BOOLEAN", "string": "VARCHAR"}
+
+
+class DuckDBStore:
+    """The store in one file.
+
+    Args:
+        path: The file; :data:`MEMORY` keeps everything in memory.
+        clock: Seconds since the epoch, by which rows grow old.
+        memory_bytes: Most memory that DuckDB may take.
+    """
+
+    def __init__(self, path: Path, *, clock: Callable[[], float], memory_bytes: int = 1 << 30) -> None:
+        self._path = path
+        self._clock = clock
+        self._memory_bytes = memory_bytes
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="duckdb-write")
+        self._readers = ThreadPoolExecutor(4, thread_name_prefix="duckdb-read")
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._closed = False
+        self._ttl_s = 0.0
+
+    async def open(self) -> Self:
+        """Open the file and create what tables are missing.
+
+        Raises:
+            StoreError: It cannot be opened, such as while another process has it open.
+        """
+        await self._run(self._writer, self._open)
+        return self
+
+    def _open(self) -> None:
+        connection = duckdb.connect(
+            str(self._path),
+            config={
+                "memory_limit": f"{self._memory_bytes // 2**20}MiB",
+                "threads": 2,
+                "enable_external_access": False,  # rules come from people: a query must not read files
+            },
+        )
+        connection.execute("SET TimeZone = 'UTC'").fetchall()
+        for table in TABLES.values():
+            columns = [f"ts TIMESTAMP_MS NOT NULL, {', '.join(f'{tag} VARCHAR NOT NULL' for tag in table.tags)}"]
+            columns += [f"{name} {_TYPES[kind]}" for name, kind in table.fields.items()]
+            connection.execute(f"CREATE TABLE IF NOT EXISTS {table.name} ({', '.join(columns)})").fetchall()
+            columns[0] = columns[0].replace("TIMESTAMP_MS", "BIGINT")
+            connection.execute(f"CREATE TEMP TABLE staged_{table.name} ({', '.join(columns)})").fetchall()
+        connection.execute("SET lock_configuration = true").fetchall()
+        self._connection = connection
+
+    async def write(self, rows: Mapping[Table, Sequence[Row]]) -> None:
+        """Store rows; see :meth:`consumers.metrics.store.MetricsStore.write`."""
+        await self._run(self._writer, self._write, rows)
+
+    def _write(self, rows: Mapping[Table, Sequence[Row]]) -> None:
+        connection = self._opened()
+        for table, batch in rows.items():
+            if batch:
+                self._replace(connection, table, batch)
+
+    def _replace(self, connection: duckdb.DuckDBPyConnection, table: Table, batch: Sequence[Row]) -> None:
+        staged, keys = f"staged_{table.name}", ("ts", *table.tags)
+        same = " AND ".join(f"old.{key} = new.{key}" for key in keys)
+        # Of two rows with one key in a batch the later counts.
+        distinct = {row[: len(keys)]: row for row in batch}
+        connection.execute(f"DELETE FROM {staged}").fetchall()  # noqa: S608  names are ours
+        appender = connection.appender(staged)
+        appender.append_rows(distinct.values())
+        appender.flush()
+        first, last = min(row[0] for row in distinct), max(row[0] for row in distinct)  # type: ignore[type-var]
+        source = f"SELECT * REPLACE (make_timestamp_ms(ts) AS ts) FROM {staged}"  # noqa: S608
+        connection.execute("BEGIN").fetchall()
+        try:
+            connection.execute(
+                f"DELETE FROM {table.name} AS old USING ({source}) AS new WHERE {same} "  # noqa: S608
+                f"AND old.ts BETWEEN make_timestamp_ms({first}) AND make_timestamp_ms({last})"
+            ).fetchall()
+            connection.execute(f"INSERT INTO {table.name} {source}").fetchall()
+            connection.execute("COMMIT").fetchall()
+        except duckdb.Error:
+            connection.execute("ROLLBACK").fetchall()
+            raise
+
+    async def query(self, sql: str, *, timeout: float) -> Result:
+        """Run a query; see :meth:`consumers.metrics.store.MetricsStore.query`."""
+        running: list[duckdb.DuckDBPyConnection] = []
+        task = asyncio.ensure_future(self._run(self._readers, self._query, sql, running))
+        done, _ = await asyncio.wait([task], timeout=timeout)
+        if not done:
+            for cursor in running:
+                cursor.interrupt()
+            await asyncio.wait([task])
+            task.exception()
+            raise StoreUnavailableError(f"no answer within {timeout:g} s")
+        return task.result()
+
+    def _query(self, sql: str, running: list[duckdb.DuckDBPyConnection]) -> Result:
+        with self._opened().cursor() as cursor:
+            running.append(cursor)
+            cursor.execute("BEGIN TRANSACTION READ ONLY").fetchall()
+            try:
+                cursor.execute(sql)
+                columns = tuple(column[0] for column in cursor.description or ())
+                found = cursor.fetchmany(MOST_ROWS + 1)
+            finally:
+                running.clear()
+        if len(found) > MOST_ROWS:
+            raise StoreError(f"the query found more than {MOST_ROWS} rows: group them")
+        return Result(columns, [tuple(map(_plain, row)) for row in found])
+
+    async def set_ttl(self, ttl: str) -> None:
+        """Keep rows for ``ttl`` from now on; what is older goes now and whenever :meth:`expire` is called."""
+        self._ttl_s = seconds(ttl, days=True)
+        await self.expire()
+
+    async def expire(self) -> None:
+        """Drop what is older than the time to live."""
+        if self._ttl_s:
+            await self._run(self._writer, self._expire)
+
+    def _expire(self) -> None:
+        oldest = int((self._clock() - self._ttl_s) * 1000)
+        for name in TABLES:
+            self._opened().execute(f"DELETE FROM {name} WHERE ts < make_timestamp_ms({oldest})").fetchall()  # noqa: S608
+
+    async def close(self) -> None:
+        """Close the file."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            await self._run(self._writer, connection.close)
+        self._closed = True
+        self._writer.shutdown()
+        self._readers.shutdown()
+
+    def _opened(self) -> duckdb.DuckDBPyConnection:
+        if self._connection is None:
+            raise StoreError("the metrics store is not open")
+        return self._connection
+
+    async def _run(self, pool: ThreadPoolExecutor, work: Callable[..., T], *arguments: Any) -> T:
+        if self._closed:
+            raise StoreError("the metrics store is closed")
+        try:
+            return await asyncio.get_running_loop().run_in_executor(pool, work, *arguments)
+        except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
+            raise StoreUnavailableError(_line(error)) from None
+        except duckdb.Error as error:
+            raise StoreError(_line(error)) from None
+
+
+def _plain(value: Any) -> Value:
+    match value:
+        case datetime():
+            at = value.astimezone(UTC) if value.tzinfo is not None else value
+            return at.strftime("%Y-%m-%d %H:%M:%S.") + f"{at.microsecond // 1000:03}"
+        case Decimal():
+            return float(value)
+        case None | str() | int() | float():
+            return value
+        case date():
+            return value.isoformat()
+        case _:
+            return str(value)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
