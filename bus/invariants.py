@@ -2,7 +2,8 @@
 
 * no GPU gives out more than it can schedule, no node more CPU or memory than it has;
 * a pod stands on one node only, and there once;
-* every record decodes, speaks of the node its subject names, and is its predecessor plus the changes it states.
+* every record decodes, speaks of the node its subject names, and is its predecessor plus the changes it states;
+* a quota record says what the pods of its namespace hold, and nothing was added beyond the budget it names.
 
 Pure: feed it what STATE says about nodes, GPUs and pools, then every ledger record; it returns what is wrong.
 """
@@ -14,17 +15,24 @@ import msgspec
 
 from bus import codec, subjects
 from bus.errors import UndecodableError
+from bus.sums import QuotaSums
 from schemas.cluster import GpuInventory, Node, Pool
-from schemas.ledger import Allocation, NodeRecord
+from schemas.ledger import Allocation, NodeRecord, QuotaRecord
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """One broken invariant, at the record where it first shows."""
+    """One broken invariant, at the record where it first shows: that of a node or that of a namespace's quota."""
 
     seq: int
     node: str
     rule: str
     detail: str
+    namespace: str = ""
+
+    @property
+    def where(self) -> str:
+        """Whose record it is, in words."""
+        return f"namespace {self.namespace}" if self.namespace else f"node {self.node}"
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -61,6 +69,7 @@ class LedgerChecker:
         self._complete = complete
         self._held: dict[str, dict[str, Allocation]] = {}
         self._home: dict[str, str] = {}
+        self.sums = QuotaSums()
         self.records = 0
         self.ever_placed: set[str] = set()
         self.violations: list[Violation] = []
@@ -87,6 +96,8 @@ class LedgerChecker:
         except ValueError as error:
             self._report(seq, subject, "Undecodable", str(error))
             return
+        if kind == "quota" and len(name) == 1:
+            self._check_quota(seq, name[0], payload)
         if kind != "node" or len(name) != 1:
             return
         node = name[0]
@@ -98,7 +109,24 @@ class LedgerChecker:
         after = self._check_list(seq, node, record)
         self._check_chain(seq, node, record, after)
         self._check_capacity(seq, node, after.values())
+        self.sums.change(seq, record.txn if record is not None else "", self._held.get(node, {}), after)
         self._held[node] = after
+
+    def _check_quota(self, seq: int, namespace: str, payload: bytes) -> None:
+        if not payload:
+            return
+        try:
+            record = codec.decode_as(QuotaRecord, payload).data
+        except UndecodableError as error:
+            self.violations.append(Violation(seq, "", "Undecodable", error.reason, namespace))
+            return
+        if record.namespace != namespace:
+            detail = f"the record speaks of {record.namespace}"
+            self.violations.append(Violation(seq, "", "WrongNamespace", detail, namespace))
+            return
+        for rule, detail in self.sums.record(record):
+            if self._complete or rule != "QuotaSum":  # what was dropped may have been counted
+                self.violations.append(Violation(seq, "", rule, detail, namespace))
 
     def _check_list(self, seq: int, node: str, record: NodeRecord | None) -> dict[str, Allocation]:
         allocations = record.allocations if record is not None else ()

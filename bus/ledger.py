@@ -6,8 +6,12 @@ stored or that the node has moved on; in the second case the first record behind
 one that moved it was ours.
 """
 
+import asyncio
+import random
+import time
 from collections.abc import Sequence
 from secrets import token_hex
+from typing import Final
 
 import msgspec
 import nats.errors
@@ -18,6 +22,12 @@ from bus.errors import NO_MESSAGE, ApiError, ConflictError, PublishUnconfirmedEr
 from bus.publisher import WRONG_LAST_SEQUENCE
 from bus.streams import LEDGER
 from schemas.ledger import NodeRecord
+
+MOST_WRITES: Final = 1000
+"""Records that the server takes in one batch."""
+
+TOO_MANY_BATCHES: Final = 10210
+"""``err_code``: other writers have more batches open than the server keeps; the same one may succeed in a moment."""
 
 
 class Write(msgspec.Struct, frozen=True):
@@ -98,31 +108,51 @@ async def _landed(bus: Bus, subject: str, txn: str, expected: int) -> int:
         raise PublishUnconfirmedError(subject, str(error) or type(error).__name__) from None
 
 
-async def commit_all(bus: Bus, writes: Sequence[Write], *, timeout: float = 10.0) -> int:
+async def commit_all(bus: Bus, writes: Sequence[Write], *, epoch: int | None = None, timeout: float = 10.0) -> int:
     """Write all records or none, as one JetStream atomic batch; return the sequence of the first.
 
     The i-th record gets that sequence plus i. On a single-server file store every batch costs an fsync, so put many
-    changes in one (at most 1000 records).
+    changes in one (at most :data:`MOST_WRITES` records).
+
+    Args:
+        bus: The connection.
+        writes: The records, in the order in which they will stand in the stream.
+        epoch: Write over the connection of this epoch only; see :func:`commit`.
+        timeout: Seconds to wait for the answer.
 
     Raises:
         ConflictError: At least one expectation no longer holds; nothing was written.
         ApiError: The server refused the batch.
         PublishUnconfirmedError: No answer: read the keys again before deciding anew.
     """
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            return await _batch(bus, writes, bus.epoch if epoch is None else epoch, deadline - time.monotonic())
+        except ApiError as error:
+            if error.err_code != TOO_MANY_BATCHES or time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(random.uniform(0.005, 0.02))  # noqa: S311  jitter
+
+
+async def _batch(bus: Bus, writes: Sequence[Write], epoch: int, timeout: float) -> int:
     batch = token_hex(16)
     client = bus.client
+    last = writes[-1].subject
     try:
         for number, write in enumerate(writes, 1):
             headers = {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)}
             if write.expected is not None:
                 headers["Nats-Expected-Last-Subject-Sequence"] = str(write.expected)
+            if bus.epoch != epoch:  # the server drops a batch that is never committed
+                raise PublishUnconfirmedError(last, "the connection was lost")
             if number < len(writes):
                 await client.publish(write.subject, write.payload, headers=headers)
             else:
                 headers["Nats-Batch-Commit"] = "1"
                 reply = await client.request(write.subject, write.payload, timeout=timeout, headers=headers)
     except (nats.errors.Error, OSError, TimeoutError) as error:
-        raise PublishUnconfirmedError(writes[-1].subject, str(error) or type(error).__name__) from None
+        raise PublishUnconfirmedError(last, str(error) or type(error).__name__) from None
     ack = _batch_ack.decode(reply.data)
     if ack.error is not None:
         if ack.error.err_code in WRONG_LAST_SEQUENCE:

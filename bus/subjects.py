@@ -74,6 +74,11 @@ def ledger_node(node: str) -> str:
     return subject("ledger", "node", node)
 
 
+def ledger_quota(namespace: str) -> str:
+    """Subject of what the pods of a namespace with a quota hold together."""
+    return subject("ledger", "quota", namespace)
+
+
 def decision(namespace: str, name: str) -> str:
     """Subject of the decisions about one pod."""
     return subject("decision", namespace, name)

@@ -12,12 +12,16 @@ import msgspec
 from schemas.cluster import Amount
 from schemas.decision import GpuGrant
 from schemas.pod import Qos
+from schemas.quota import Budget, Usage
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What one pod holds on the node.
 
     Attributes:
+        compute_milli: Compute in thousandths of a whole GPU, summed over the pod's GPUs.
+        tflops_limit_milli: Compute it may use, summed likewise; 0 where it states no limit.
+        vram_limit_bytes: VRAM it may use, likewise.
         since: LEDGER sequence of the record that added it; 0 in that record itself, which cannot know its own sequence.
     """
 
@@ -30,11 +34,28 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     memory_bytes: Amount = 0
     qos: Qos = "medium"
     priority: int = 0
+    compute_milli: Amount = 0
+    tflops_limit_milli: Amount = 0
+    vram_limit_bytes: Amount = 0
     since: Amount = 0
 
     def says_as(self, other: "Allocation") -> bool:
         """Whether both state the same, whenever they were added."""
         return self == other or msgspec.structs.replace(self, since=other.since) == other
+
+    def usage(self) -> Usage:
+        """Return what it counts against a quota."""
+        tflops = sum(gpu.tflops_milli for gpu in self.gpus)
+        vram = sum(gpu.vram_bytes for gpu in self.gpus)
+        return Usage(
+            workers=1 if self.gpus else 0,
+            gpus=len(self.gpus),
+            tflops_milli=tflops,
+            compute_milli=self.compute_milli,
+            vram_bytes=vram,
+            tflops_limit_milli=max(tflops, self.tflops_limit_milli),
+            vram_limit_bytes=max(vram, self.vram_limit_bytes),
+        )
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -59,3 +80,24 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     txn: str
     allocations: tuple[Allocation, ...]
     changes: tuple[Change, ...]
+
+
+class QuotaRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the pods of a namespace with a quota hold together.
+
+    Whoever changes what they hold replaces this record in the same atomic batch, as its last message, so two that add to
+    one namespace at once cannot both win, and the sum is exact.
+
+    Attributes:
+        txn: The batch: the node records before it carry the same.
+        used: What the namespace's pods hold after the batch.
+        budget: What they might hold, as far as the writer knew; nothing is added beyond it.
+        basis: LEDGER sequence up to which the writer had read. What others, who did not know of the quota yet, wrote behind it
+            is not in ``used``; the next record counts it.
+    """
+
+    namespace: str
+    txn: str
+    used: Usage
+    budget: Budget = Budget()
+    basis: Amount = 0

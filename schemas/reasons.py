@@ -38,6 +38,8 @@ TOPOLOGY: Final = "GpusTooFarApart"
 PODS: Final = "TooManyPods"
 CPU: Final = "InsufficientCpu"
 MEMORY: Final = "InsufficientMemory"
+QUOTA_SINGLE: Final = "QuotaForOnePodExceeded"
+QUOTA: Final = "QuotaExceeded"
 
 REASONS: Final[tuple[Reason, ...]] = (
     Reason(POOL_UNKNOWN, "The request names a pool that does not exist.", "Create the pool or correct the pod's pool."),
@@ -84,6 +86,16 @@ REASONS: Final[tuple[Reason, ...]] = (
     Reason(PODS, "The node holds as many pods as it may.", "Raise the kubelet's maxPods or add nodes."),
     Reason(CPU, "Too little CPU is free beside the GPUs.", "Lower the CPU request or add nodes with more CPU."),
     Reason(MEMORY, "Too little memory is free beside the GPUs.", "Lower the memory request or add memory."),
+    Reason(
+        QUOTA_SINGLE,
+        "The pod asks for more than its namespace's quota allows any one pod.",
+        "Lower the request that the message names, or raise the quota.",
+    ),
+    Reason(
+        QUOTA,
+        "The pods of the namespace would hold more than its quota allows.",
+        "End other pods of the namespace, lower the request, or raise the quota that the message names.",
+    ),
 )
 
 CODES: Final[dict[str, Reason]] = {reason.code: reason for reason in REASONS}

@@ -7,9 +7,10 @@ import msgspec
 from schemas.cluster import GpuInventory, Node, Pool
 from schemas.deadletter import DeadLetter
 from schemas.decision import Decision
-from schemas.ledger import NodeRecord
+from schemas.ledger import NodeRecord, QuotaRecord
 from schemas.observed import Drift, PodNotice
 from schemas.pod import Pod, Release, Schedule, Waiting
+from schemas.quota import Quota
 from schemas.usage import NodeUsage
 
 
@@ -31,12 +32,14 @@ EVENT_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     "gpubus.gpu.v1": GpuInventory,
     "gpubus.pool.v1": Pool,
     "gpubus.pod.v1": Pod,
+    "gpubus.quota.v1": Quota,
     "gpubus.waiting.v1": Waiting,
     "gpubus.presence.v1": Presence,
     "gpubus.usage.v1": NodeUsage,
     "gpubus.notice.v1": PodNotice,
     "gpubus.drift.v1": Drift,
     "gpubus.ledger.node.v1": NodeRecord,
+    "gpubus.ledger.quota.v1": QuotaRecord,
     "gpubus.decision.v1": Decision,
     "gpubus.schedule.v1": Schedule,
     "gpubus.release.v1": Release,

@@ -30,6 +30,11 @@ class Addition:
         """The pod's UID."""
         return self.command.uid
 
+    @property
+    def namespace(self) -> str:
+        """The pod's namespace."""
+        return self.command.namespace
+
 
 @dataclass(slots=True, eq=False)
 class Removal:
@@ -46,6 +51,11 @@ class Removal:
         """The pod's UID."""
         return self.command.uid
 
+    @property
+    def namespace(self) -> str:
+        """The pod's namespace."""
+        return self.command.namespace
+
 
 Item = Addition | Removal
 
@@ -61,6 +71,11 @@ class Commit:
     held: dict[str, Allocation]
     payload: bytes = b""
     """What was published, so that our own record is known when it comes back without being decoded."""
+
+    @property
+    def commits(self) -> tuple["Commit", ...]:
+        """Itself: a commit alone is used like a bundle."""
+        return (self,)
 
     def record(self) -> NodeRecord:
         """Return the ledger record to publish."""

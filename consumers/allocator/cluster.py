@@ -6,15 +6,20 @@ from itertools import islice
 from bus import codec, subjects
 from bus.errors import UndecodableError
 from bus.follower import Record
-from consumers.allocator.engine import Policy, Snapshot
+from consumers.allocator.choice import Trial
+from consumers.allocator.engine import Snapshot
+from consumers.allocator.quotas import Quotas
 from consumers.allocator.waiting import WaitingPods
 from schemas.cluster import GpuInventory, Node, Pool
 from schemas.pod import Waiting
+from schemas.quota import Quota
+from schemas.reasons import QUOTA
 
 STATE_FILTERS = (
     "gpubus.state.pool.*",
     "gpubus.state.node.*",
     "gpubus.state.gpu.*",
+    "gpubus.state.quota.*.*",
     "gpubus.state.waiting.>",
     "gpubus.state.allocator.*",
 )
@@ -30,6 +35,8 @@ class Cluster:
     def __init__(self) -> None:
         self.snapshot = Snapshot()
         self.waiting = WaitingPods()
+        self.quotas = Quotas()
+        self._newly_bound: list[str] = []
         self.state_seq = 0
         self.ledger_seq = 0
         self._heard: dict[str, int] = {}
@@ -37,6 +44,7 @@ class Cluster:
         self._recheck: dict[str, None] = {}
         self._grew_at_state = 0
         self._grew_at_ledger = 0
+        self._freed_at: dict[str, int] = {}
 
     def on_state(self, record: Record) -> Waiting | None:
         """Apply one record of STATE, in stream order, and return the pod that it says is waiting, if it does.
@@ -57,6 +65,8 @@ class Cluster:
                 self._on_inventory(node, record)
             case "pool", [pool]:
                 self._on_pool(pool, record)
+            case "quota", [namespace, quota]:
+                self._on_quota(namespace, quota, record)
             case "allocator", [allocator]:
                 self._on_presence(allocator, record)
             case "waiting", [_, _, _]:
@@ -102,6 +112,28 @@ class Cluster:
             self._grow_by_state(node, record.seq)
         self._recheck_all()
 
+    def _on_quota(self, namespace: str, name: str, record: Record) -> None:
+        quota, error = None, None
+        if not record.deleted:
+            try:
+                quota = codec.decode_as(Quota, record.payload).data
+                codec.check_name(f"{quota.namespace}/{quota.name}", f"{namespace}/{name}")
+            except UndecodableError as found:
+                error = found
+        if error is not None:
+            first = self.quotas.unreadable(namespace, record.subject, name)
+        else:
+            first = self.quotas.put(namespace, record.subject, quota)
+        if first:
+            self._newly_bound.append(namespace)
+        if error is not None:
+            raise error
+
+    def take_newly_bound(self) -> list[str]:
+        """Return the namespaces whose first quota has come: what their pods hold is still to be counted."""
+        names, self._newly_bound = self._newly_bound, []
+        return names
+
     def _on_presence(self, name: str, record: Record) -> None:
         if record.deleted:
             self._heard.pop(name, None)
@@ -123,6 +155,8 @@ class Cluster:
         if pod.state_seq < self._grew_at_state or pod.ledger_seq < self._grew_at_ledger:
             # Capacity came between the decision that refused it and this record: nobody else will try it.
             self._recheck[pod.uid] = None
+        elif pod.reason == QUOTA and pod.ledger_seq <= self._freed_at.get(pod.namespace, -1):
+            self._recheck[pod.uid] = None
         return pod
 
     def _grow_by_state(self, node: str, seq: int) -> None:
@@ -137,7 +171,7 @@ class Cluster:
     @property
     def has_grown(self) -> bool:
         """Whether something has changed that may help a waiting pod."""
-        return bool(self._grown or self._recheck)
+        return bool(self._grown or self._recheck or self.quotas.freed)
 
     def sweep(self) -> None:
         """Look at every waiting pod again, whatever happened: catches what events missed."""
@@ -147,20 +181,27 @@ class Cluster:
     def _recheck_all(self) -> None:
         self._recheck.update(dict.fromkeys(self.waiting.all()))
 
-    def wake(self, policy_of: Callable[[str], Policy], busy: Callable[[str], bool]) -> list[tuple[Waiting, int]]:
+    def wake(self, trial: Trial, busy: Callable[[str], bool]) -> list[tuple[Waiting, int]]:
         """Return waiting pods that what has grown could help, each with its record's sequence.
 
-        Looks at one node that has grown, or at a few pods to be looked at again, so that a call takes about a millisecond;
-        call it as long as :attr:`has_grown`.
+        Looks at one node that has grown, at the pods of one namespace whose quota has room again, or at a few pods to be
+        looked at again, so that a call takes about a millisecond; call it as long as :attr:`has_grown`.
         """
-        grown = [next(iter(self._grown))] if self._grown else []
-        recheck = list(islice(self._recheck, RECHECK_AT_ONCE)) if not grown else []
-        for node in grown:
-            del self._grown[node]
-        for uid in recheck:
-            del self._recheck[uid]
+        grown, recheck = [], []
+        if self._grown:
+            grown = [next(iter(self._grown))]
+            del self._grown[grown[0]]
+        elif self.quotas.freed:
+            namespace = next(iter(self.quotas.freed))
+            del self.quotas.freed[namespace]
+            self._freed_at[namespace] = self.ledger_seq
+            recheck = self.waiting.for_quota(namespace)
+        else:
+            recheck = list(islice(self._recheck, RECHECK_AT_ONCE))
+            for uid in recheck:
+                del self._recheck[uid]
         if not self.waiting:
             self._grown.clear()
             self._recheck.clear()
             return []
-        return self.waiting.wake(self.snapshot, policy_of, grown=grown, recheck=recheck, busy=busy)
+        return self.waiting.wake(trial, grown=grown, recheck=recheck, busy=busy)

@@ -18,13 +18,15 @@ from bus import codec
 from bus.errors import UndecodableError
 from bus.follower import Record
 from consumers.allocator.book import Addition, Book, Commit, Item, Removal
+from consumers.allocator.bundle import Bundle
 from consumers.allocator.cluster import Cluster
 from consumers.allocator.decider import Decider
 from consumers.allocator.effects import Announcement, Counters, Effects, Recovery, encode
 from consumers.allocator.places import Places
+from consumers.allocator.sealing import Sealer
 from consumers.allocator.shelf import Shelf
 from schemas.decision import Decision
-from schemas.ledger import Allocation, NodeRecord
+from schemas.ledger import NodeRecord, QuotaRecord
 from schemas.pod import Release, Schedule, Waiting
 
 DUPLICATE = "DuplicatePlacement"
@@ -42,10 +44,12 @@ class Core:
         self.name = name
         self.cluster = Cluster()
         self.snapshot = self.cluster.snapshot
+        self.quotas = self.cluster.quotas
         self.effects = Effects()
         self.counters = Counters()
         self.decider = Decider(name, self.cluster, clock_us)
         self._shelf = Shelf(name)
+        self._sealer = Sealer(self._shelf, self.quotas)
         self._places = Places()
         self._pending: dict[str, Addition] = {}
         self._removing: dict[str, Removal] = {}
@@ -101,28 +105,17 @@ class Core:
             self.effects.recoveries.append(Recovery(command, place.seq, token, waiting))
 
     def _place(self, command: Schedule, token: object) -> None:
-        request = command.request
-        decision = self.decider.place(command)
+        decision, allocation = self.decider.place(command)
         self.counters.decided += 1
-        if not decision.node:
+        if allocation is None:
             self.counters.refused += 1
             self.decider.settled(command.uid)
             self._announce(f"{command.uid}:{self.name}:{decision.basis.ordinal}", decision, token, refused=command)
             return
-        allocation = Allocation(
-            pod_uid=command.uid,
-            namespace=command.namespace,
-            name=command.name,
-            pool=request.pool,
-            gpus=decision.gpus,
-            cpu_milli=request.cpu_milli,
-            memory_bytes=request.memory_bytes,
-            qos=request.qos,
-            priority=request.priority,
-        )
         addition = Addition(command, token, allocation, decision, encode(decision))
         self._pending[command.uid] = addition
         self.snapshot.add(decision.node, allocation)
+        self.quotas.promise(decision.node, allocation)
         self._shelf.queue(decision.node, addition)
 
     def _remove(self, node: str, command: Release, token: object, *, silent: bool = False) -> None:
@@ -139,8 +132,37 @@ class Core:
         self._shelf.queue(node, removal)
 
     def flush(self) -> None:
-        """Turn queued changes into commits, at most one per node in flight."""
-        self.effects.commits += self._shelf.begin()
+        """Turn queued changes into commits, at most one per node in flight, and those that need other keys into a bundle."""
+        if not self.quotas:
+            self.effects.commits += self._shelf.begin()
+            return
+        for namespace in self.quotas.overdrawn():
+            self._retract(namespace)
+        self.effects.commits += self._shelf.begin(self._sealer.joins)
+        bundle = self._shelf.bundle_up()
+        if bundle is not None:
+            self._sealer.seal(bundle, self.cluster.ledger_seq)
+            self.effects.commits.append(bundle)
+
+    def _retract(self, namespace: str) -> None:
+        """Take back what we have promised beyond a quota and not sent yet, the newest first, and decide it anew."""
+        promised = [item for item in self._pending.values() if item.namespace == namespace]
+        again = []
+        while promised and self.quotas.is_overdrawn(namespace):
+            if self._take_back(item := promised.pop()):
+                again.append(item)
+        for item in reversed(again):
+            self.schedule(item.command, item.token)
+
+    def _take_back(self, ours: Addition) -> bool:
+        """Undo a placement that has not left yet, and say whether it was so."""
+        book = self._shelf.book(ours.decision.node)
+        if ours not in book.queued:
+            return False
+        book.queued.remove(ours)
+        self.snapshot.remove(book.node, ours.uid)
+        self._forget(ours)
+        return True
 
     def tokens(self) -> list[object]:
         """Return the tokens of everything on its way."""
@@ -158,26 +180,55 @@ class Core:
 
     # Answers to commits
 
-    def stored(self, commit: Commit, seq: int) -> None:
-        """The server stored our record at ``seq``."""
-        book = self._shelf.book(commit.node)
-        if book.flying is not commit:  # the ledger showed it to us before the acknowledgement came
-            return
-        book.unseen.append((seq, self._shelf.landed(book, seq)))
+    def stored(self, flight: Commit | Bundle, seq: int) -> None:
+        """The server stored our record at ``seq``, or all of a bundle from there on."""
+        for at, commit in enumerate(flight.commits, seq):
+            book = self._shelf.book(commit.node)
+            if book.flying is commit:  # or else the ledger showed it to us before the acknowledgement came
+                book.unseen.append((at, self._landed(book, at)))
+        if flight is self._shelf.bundle:
+            for at, seal in enumerate(flight.seals, seq + len(flight.commits)):
+                self._shelf.put_key(seal.subject, at)
+                self.quotas.on_record(seal.name, seal.record)
+            self._shelf.bundle_won()
 
-    def is_flying(self, commit: Commit) -> bool:
+    def is_flying(self, flight: Commit | Bundle) -> bool:
         """Whether the core still waits to learn what became of the commit."""
-        return self._shelf.book(commit.node).flying is commit
+        return any(self._shelf.book(commit.node).flying is commit for commit in flight.commits)
 
-    def given_up(self, commit: Commit) -> None:
+    def given_up(self, flight: Commit | Bundle) -> None:
         """No answer came and the ledger, read to its end, does not hold the record: let others have the pods."""
-        book = self._shelf.book(commit.node)
-        if book.flying is not commit:
-            return
-        for item in book.overtaken():
-            self._forget(item)
-            self.effects.again.append(item.token)
-        self.snapshot.set_allocations(commit.node, book.held.values())
+        for commit in flight.commits:
+            book = self._shelf.book(commit.node)
+            if book.flying is commit:
+                for item in self._overtaken(book):
+                    self._forget(item)
+                    self.effects.again.append(item.token)
+                self.snapshot.set_allocations(book.node, book.held.values())
+
+    def _overtaken(self, book: Book) -> list[Item]:
+        """Somebody else's record came before ours: return all that must be decided anew, on other nodes too."""
+        bundle = self._shelf.bundle if book.flying is not None and self._shelf.is_joint(book.flying) else None
+        items = book.overtaken()
+        return items + (self._lose(bundle) if bundle is not None else [])
+
+    def _lose(self, bundle: Bundle) -> list[Item]:
+        """The bundle will never land: return what it was to change."""
+        self._shelf.bundle_lost()
+        items = []
+        for commit in bundle.commits:
+            book = self._shelf.book(commit.node)
+            if book.flying is commit:
+                items += book.overtaken()
+                self.snapshot.set_allocations(book.node, book.held.values())
+        return items
+
+    def _landed(self, book: Book, seq: int) -> Commit:
+        before = book.held
+        commit = self._shelf.landed(book, seq)
+        if self.quotas:
+            self.quotas.settle(book.node, before, book.held)
+        return commit
 
     # What the bus says
 
@@ -209,9 +260,37 @@ class Core:
         else:
             self._adopt(book, record.seq, data)
 
+    def on_quota(self, namespace: str, record: Record) -> None:
+        """The ledger says what the pods of a namespace hold together, in stream order.
+
+        Raises:
+            UndecodableError: The record cannot be read. The next batch replaces it with what the nodes' records add up to.
+        """
+        self.cluster.ledger_seq = max(self.cluster.ledger_seq, record.seq)
+        if record.seq <= self._shelf.key(record.subject):
+            return
+        self._shelf.put_key(record.subject, record.seq)
+        bundle = self._shelf.bundle
+        sealed = [seal.subject for seal in bundle.seals] if bundle is not None else []
+        data, error = None, None
+        if not record.deleted:
+            try:
+                data = codec.decode_as(QuotaRecord, record.payload).data
+                codec.check_name(data.namespace, namespace)
+            except UndecodableError as found:
+                data, error = None, found
+        self.quotas.on_record(namespace, data)
+        if bundle is not None and data is not None and data.txn == bundle.txn:
+            if record.subject == sealed[-1]:  # its nodes' records came before
+                self._shelf.bundle_won()
+        elif bundle is not None and record.subject in sealed:
+            self._retry(self._lose(bundle))
+        if error is not None:
+            raise error
+
     def _land_seen(self, book: Book, seq: int) -> None:
         """The ledger shows our record before its acknowledgement came."""
-        self._settle(self._shelf.landed(book, seq), seq)
+        self._settle(self._landed(book, seq), seq)
 
     def _adopt(self, book: Book, seq: int, data: NodeRecord | None) -> None:
         """Take over a record that somebody else wrote, and decide anew what it overtook."""
@@ -223,7 +302,10 @@ class Core:
             a.pod_uid: a if a.since else msgspec.structs.replace(a, since=seq)
             for a in (data.allocations if data is not None else ())
         }
-        items = book.overtaken()
+        items = self._overtaken(book)
+        if self.quotas:
+            self.quotas.settle(book.node, before, book.held)
+        self.quotas.node_readable(book.node, readable=True)
         for uid in before.keys() - book.held.keys():
             self._places.remove(uid, book.node, seq)
             self.cluster.grow_by_ledger(book.node, seq)
@@ -234,7 +316,7 @@ class Core:
             self._places.add(uid, book.node, book.held[uid].since)
             self._withdraw(uid)
         self.snapshot.set_allocations(book.node, book.held.values())
-        self._retry(book, items)
+        self._retry(items)
         if data is not None and self._shelf.wrote(data.txn):
             # A commit of ours that we had given up landed after all.
             for uid in book.held.keys() - before.keys():
@@ -243,19 +325,14 @@ class Core:
     def _withdraw(self, uid: str) -> None:
         """Another allocator has placed the pod: if ours has not left yet, let it not leave."""
         ours = self._pending.get(uid)
-        if ours is None:
-            return
-        book = self._shelf.book(ours.decision.node)
-        if ours in book.queued:
-            book.queued.remove(ours)
-            self.snapshot.remove(book.node, uid)
-            self._forget(ours)
+        if ours is not None and self._take_back(ours):
             self.schedule(ours.command, ours.token)
 
-    def _retry(self, book: Book, items: list[Item]) -> None:
+    def _retry(self, items: list[Item]) -> None:
         for item in items:
             self.counters.overtaken += 1
             if isinstance(item, Removal):
+                book = self._shelf.book(item.decision.node)
                 if item.uid in book.held:
                     self.snapshot.remove(book.node, item.uid)
                     self._shelf.queue(book.node, item)
@@ -269,7 +346,8 @@ class Core:
 
     def _freeze(self, book: Book, seq: int) -> None:
         book.seq, book.frozen = seq, True
-        items = book.overtaken()
+        items = self._overtaken(book)
+        self.quotas.node_readable(book.node, readable=False)
         self.snapshot.freeze(book.node)
         for item in items:
             self._forget(item)
@@ -308,6 +386,7 @@ class Core:
         """The item is on its way no more."""
         if isinstance(item, Addition):
             self._pending.pop(item.uid, None)
+            self.quotas.withdraw(item.decision.node, item.allocation)
         elif self._removing.get(item.uid) is item:
             del self._removing[item.uid]
 
@@ -340,8 +419,8 @@ class Core:
     def ledger_recreated(self) -> None:
         """The LEDGER stream is another one than before: its sequences start anew."""
         self.cluster.ledger_seq = 0
+        self._shelf.recreated()
         for book in self._shelf.books():
-            book.seq = 0
             for _, commit in book.unseen:
                 for item in commit.items:
                     self._forget(item)
@@ -370,7 +449,13 @@ class Core:
         Raises:
             UndecodableError: It cannot be read; see :meth:`Cluster.on_state`.
         """
-        waiting = self.cluster.on_state(record)
+        try:
+            waiting = self.cluster.on_state(record)
+        finally:
+            for namespace in self.cluster.take_newly_bound():
+                held = ((book.node, a) for book in self._shelf.books() for a in book.held.values())
+                promised = ((item.decision.node, item.allocation) for item in self._pending.values())
+                self.quotas.fill(namespace, held, promised)
         self.decider.settle_home()
         if waiting is not None:
             self._settle_waiting(waiting)
@@ -382,7 +467,7 @@ class Core:
     def wake(self) -> list[tuple[Waiting, int]]:
         """Return the waiting pods to try again after what has grown; see :meth:`Cluster.wake`."""
         return self.cluster.wake(
-            self.decider.policy, lambda uid: uid in self._pending or self._places.first(uid) is not None
+            self.decider.trial(), lambda uid: uid in self._pending or self._places.first(uid) is not None
         )
 
     def take_effects(self) -> Effects:

@@ -4,10 +4,12 @@ from collections.abc import Callable
 
 import msgspec
 
+from consumers.allocator.choice import Trial, choose
 from consumers.allocator.cluster import Cluster
 from consumers.allocator.engine import Policy, decide
 from schemas.cluster import Pool
 from schemas.decision import Attempt, Basis, Decision, GpuGrant
+from schemas.ledger import Allocation
 from schemas.pod import GpuRequest, Release, Schedule
 
 
@@ -34,11 +36,12 @@ class Decider:
         """Number of the newest decision."""
         return self._ordinal
 
-    def place(self, command: Schedule) -> Decision:
-        """Decide where a pod goes, or why nowhere."""
+    def place(self, command: Schedule) -> tuple[Decision, Allocation | None]:
+        """Decide where a pod goes, or why nowhere, and what it will hold there."""
         started = self._clock_us()
-        found = decide(self._cluster.snapshot, command.request, self.policy(command.request.pool))
-        return msgspec.structs.replace(
+        policy = self.policy(command.request.pool)
+        found, held = choose(self._cluster.snapshot, self._cluster.quotas, command, policy)
+        decision = msgspec.structs.replace(
             found,
             namespace=command.namespace,
             name=command.name,
@@ -48,6 +51,11 @@ class Decider:
             attempts=self._attempts.get(command.uid, ()),
             duration_us=self._clock_us() - started,
         )
+        return decision, held
+
+    def trial(self) -> Trial:
+        """Return a way to ask what would fit, under the policies that this allocator decides by."""
+        return Trial(self._cluster.snapshot, self._cluster.quotas, self.policy)
 
     def release(self, command: Release, message: str, node: str = "", gpus: tuple[GpuGrant, ...] = ()) -> Decision:
         """State that a pod gives back what it holds, if it holds something."""

@@ -6,6 +6,7 @@ import msgspec
 
 from bus import codec
 from consumers.allocator.book import Commit
+from consumers.allocator.bundle import Bundle
 from schemas.decision import Decision
 from schemas.pod import Release, Schedule, Waiting
 
@@ -43,7 +44,7 @@ class Recovery:
 class Effects:
     """What the shell has to do, in no particular order."""
 
-    commits: list[Commit] = field(default_factory=list)
+    commits: list[Commit | Bundle] = field(default_factory=list)
     announcements: list[Announcement] = field(default_factory=list)
     recoveries: list[Recovery] = field(default_factory=list)
     again: list[object] = field(default_factory=list)

@@ -14,21 +14,21 @@ from typing import Any, Final
 import msgspec
 import nats.errors
 
-from bus import codec, ledger, subjects, timers
+from bus import codec, subjects, timers
 from bus.connection import Bus
 from bus.consumer import PullConsumer
 from bus.deadletter import bury
 from bus.delivery import ConsumerSpec, Delivery
-from bus.errors import ApiError, BusError, ConflictError, PublishUnconfirmedError, UndecodableError
+from bus.errors import ApiError, UndecodableError
 from bus.follower import Follower, Record
 from bus.streams import LEDGER, STATE, TICK, WORK
 from bus.tasks import end
 from consumers.allocator.announcer import Announcer
-from consumers.allocator.book import Commit
 from consumers.allocator.cluster import STATE_FILTERS
+from consumers.allocator.committer import Committer
 from consumers.allocator.core import Core
 from schemas.deadletter import DeadLetter
-from schemas.event import Event, utc
+from schemas.event import utc
 from schemas.pod import Release, Schedule
 
 log = logging.getLogger("gpubus.allocator")
@@ -45,9 +45,6 @@ MAX_PENDING: Final = 2048
 LEASE_S: Final = 5.0
 LEASE_MARGIN_S: Final = 0.5
 """A command is left alone when less than this remains of its lease: the server is about to give it to somebody else."""
-
-OVERTAKER_S: Final = 1.0
-"""After a conflict, how long to wait for the newer record before reading the ledger to its end."""
 
 WAKE_EVERY_S: Final = 0.002
 """Pause between two looks at the waiting pods, each of about a millisecond: new pods must not wait for old ones."""
@@ -99,11 +96,11 @@ class Allocator:
         self._sweeps = PullConsumer(bus, SWEEPS, prefetch=2)
         self._state = Follower(bus, STATE, STATE_FILTERS, self._on_state)
         self._ledger = Follower(bus, LEDGER, ["gpubus.ledger.>"], self._on_ledger, recreated=self.core.ledger_recreated)
+        self._committer = Committer(bus, self._source, self.core, self._ledger, self._pump_soon, lease_s=LEASE_S)
         self._read_in = bus.epoch
         self._pump_due = False
         self._wake_timer: asyncio.TimerHandle | None = None
         self._room = asyncio.Event()
-        self._commits: set[asyncio.Task[None]] = set()
 
     async def run(self, stop: asyncio.Event, *, ready: asyncio.Event | None = None) -> None:
         """Load the cluster, then work until ``stop`` is set; finish what was begun before returning."""
@@ -140,12 +137,12 @@ class Allocator:
     async def _drain(self, seconds: float = 5.0) -> None:
         """Let what is on its way land and be announced. What does not make it is redelivered to somebody else."""
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and (self.core.busy or self._commits or self._announcer.busy):
+        while time.monotonic() < deadline and (self.core.busy or self._committer.busy or self._announcer.busy):
             self._pump()
             await asyncio.sleep(0.01)
         if self._wake_timer is not None:
             self._wake_timer.cancel()
-        await end(*self._commits)
+        await self._committer.stop()
         await self._announcer.stop()
 
     # Commands
@@ -257,6 +254,8 @@ class Allocator:
             _, kind, *name = subjects.names(record.subject)
             if kind == "node" and len(name) == 1:
                 self.core.on_ledger(name[0], record)
+            elif kind == "quota" and len(name) == 1:
+                self.core.on_quota(name[0], record)
         except (UndecodableError, ValueError) as error:
             self._report(LEDGER, record, error)
         self._pump_soon()
@@ -288,10 +287,7 @@ class Allocator:
         self.core.flush()
         effects = self.core.take_effects()
         self.core.effects.unknown = effects.unknown
-        for commit in effects.commits:
-            task = asyncio.create_task(self._commit(commit))
-            self._commits.add(task)
-            task.add_done_callback(self._commits.discard)
+        self._committer.begin(effects.commits)
         self._announcer.announce(effects.announcements, self.core.cluster.waiting)
         self._announcer.recover(effects.recoveries)
         self._announcer.give_back(effects.again)
@@ -308,56 +304,6 @@ class Allocator:
     def _wake_again(self) -> None:
         self._wake_timer = None
         self._pump_soon()
-
-    async def _commit(self, commit: Commit) -> None:
-        if any(isinstance(item.token, Delivery) and item.token.lapsed for item in commit.items):
-            self.core.given_up(commit)  # we have been away, and by now somebody else may be placing these pods
-            self._pump_soon()
-            return
-        event = Event(
-            id=commit.txn,
-            source=self._source,
-            type="gpubus.ledger.node.v1",
-            subject=commit.node,
-            time=datetime.now(UTC),
-            data=commit.record(),
-        )
-        subject = subjects.ledger_node(commit.node)
-        commit.payload = codec.encode(event)
-        try:
-            seq = await ledger.commit(
-                self._bus,
-                subject,
-                commit.payload,
-                txn=commit.txn,
-                expected=commit.expected,
-                epoch=self._bus.epoch,
-                timeout=LEASE_S,
-            )
-        except ConflictError:
-            # The record that came first is on its way to us, and the core acts when it arrives. Make sure that it does.
-            asyncio.get_running_loop().call_later(OVERTAKER_S, self._check_overtaken, commit)
-        except (PublishUnconfirmedError, ApiError) as error:
-            log.warning("%s: commit on node %s: %s", self.name, commit.node, error)
-            await self._settle_unconfirmed(commit)
-        else:
-            self.core.stored(commit, seq)
-        self._pump_soon()
-
-    def _check_overtaken(self, commit: Commit) -> None:
-        if self.core.is_flying(commit):
-            self._bus.spawn(self._settle_unconfirmed(commit), name=f"settle-{commit.node}")
-
-    async def _settle_unconfirmed(self, commit: Commit) -> None:
-        """No definite answer within the lease: read the ledger to its end, then let go of what it does not hold."""
-        while self.core.is_flying(commit):
-            try:
-                async with asyncio.timeout(LEASE_S):
-                    await self._ledger.caught_up()
-            except (TimeoutError, nats.errors.Error, BusError):
-                await asyncio.sleep(0.2)
-                continue
-            self.core.given_up(commit)
 
     def statistics(self) -> AllocatorStatistics:
         """Return the counters of this allocator."""

@@ -1,8 +1,9 @@
-"""All books of one allocator, and which of them have something to commit."""
+"""All books of one allocator, which of them have something to commit, and what must be committed together."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from consumers.allocator.book import Book, Commit, Item
+from consumers.allocator.bundle import Bundle, Pace
 
 
 class Shelf:
@@ -13,6 +14,10 @@ class Shelf:
         self._books: dict[str, Book] = {}
         self._dirty: dict[str, Book] = {}
         self._commits = 0
+        self._pace = Pace()
+        self._keys: dict[str, int] = {}
+        self.bundle: Bundle | None = None
+        """The bundle in flight, one at most: a second could not win while it shares a key with the first."""
 
     def book(self, node: str) -> Book:
         """Return the book of a node, an empty one if there is none yet."""
@@ -38,20 +43,74 @@ class Shelf:
             self._dirty[book.node] = book
         return commit
 
-    def begin(self) -> list[Commit]:
-        """Turn what is queued into commits, at most one per node in flight."""
+    def begin(self, together: Callable[[Item], bool] | None = None) -> list[Commit]:
+        """Turn what is queued into commits, at most one per node in flight.
+
+        A node with an item that must land ``together`` with other keys goes into the next bundle as a whole; see
+        :meth:`bundle_up`.
+        """
         dirty, self._dirty = self._dirty, {}
         commits = []
         for book in dirty.values():
-            self._commits += 1
-            commit = book.begin(f"{self._name}:{self._commits}")
-            if commit is not None:
+            if together is not None and any(map(together, book.queued)):
+                self._dirty[book.node] = book
+            elif (commit := book.begin(self._txn())) is not None:
                 commits.append(commit)
         return commits
+
+    def bundle_up(self) -> Bundle | None:
+        """Turn what :meth:`begin` left over into a bundle, unless one is in flight; it is still to be sealed."""
+        if self.bundle is not None or not self._dirty:
+            return None
+        dirty, self._dirty = self._dirty, {}
+        bundle = Bundle(self._txn())
+        room = self._pace.items
+        for book in dirty.values():
+            if room <= 0:
+                self._dirty[book.node] = book
+            elif (commit := book.begin(bundle.txn)) is not None:
+                bundle.commits.append(commit)
+                room -= len(commit.items)
+        if not bundle.commits:
+            return None
+        self.bundle = bundle
+        return bundle
+
+    def is_joint(self, commit: Commit) -> bool:
+        """Whether the commit is part of the bundle in flight."""
+        return self.bundle is not None and commit.txn == self.bundle.txn
+
+    def bundle_won(self) -> None:
+        """The bundle in flight has landed."""
+        self.bundle = None
+        self._pace.won()
+
+    def bundle_lost(self) -> None:
+        """The bundle in flight will never land."""
+        self.bundle = None
+        self._pace.lost()
+
+    def key(self, subject: str) -> int:
+        """Return the sequence of the newest record on a key that is no node's, 0 for none."""
+        return self._keys.get(subject, 0)
+
+    def put_key(self, subject: str, seq: int) -> None:
+        """The ledger has a record on that key at ``seq``."""
+        self._keys[subject] = seq
+
+    def recreated(self) -> None:
+        """All sequences start anew."""
+        self._keys.clear()
+        for book in self._books.values():
+            book.seq = 0
 
     def wrote(self, txn: str) -> bool:
         """Whether a ledger record's transaction is one of ours."""
         return txn.startswith(f"{self._name}:")
+
+    def _txn(self) -> str:
+        self._commits += 1
+        return f"{self._name}:{self._commits}"
 
     @property
     def busy(self) -> int:

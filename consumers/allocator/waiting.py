@@ -6,9 +6,9 @@ allocator works out the same answer and publishes the same command with the same
 
 from collections.abc import Callable, Iterable
 
-from consumers.allocator.engine import Policy, Snapshot, decide, fits_on
-from schemas.ledger import Allocation
+from consumers.allocator.choice import Trial
 from schemas.pod import GpuRequest, Waiting
+from schemas.reasons import QUOTA
 
 
 class WaitingPods:
@@ -49,10 +49,13 @@ class WaitingPods:
         """Return the UIDs of all waiting pods."""
         return list(self._pods)
 
+    def for_quota(self, namespace: str) -> list[str]:
+        """Return the pods of a namespace that its quota refused."""
+        return [uid for uid, (pod, _) in self._pods.items() if pod.namespace == namespace and pod.reason == QUOTA]
+
     def wake(
         self,
-        snapshot: Snapshot,
-        policy_of: Callable[[str], Policy],
+        trial: Trial,
         *,
         grown: Iterable[str],
         recheck: Iterable[str],
@@ -61,50 +64,34 @@ class WaitingPods:
         """Return the pods worth trying again, higher priority first, then longest waiting.
 
         Args:
-            snapshot: Present state; changed while this runs and restored before it returns.
-            policy_of: Policy of a pool.
+            trial: Tries pods against the present state, and restores it.
             grown: Nodes that gained capacity.
             recheck: Pods to try whatever grew.
             busy: Whether a pod is being placed right now.
 
-        Places are taken off the snapshot as pods are woken, so one free GPU wakes one pod and not a herd.
+        Places are taken as pods are woken, so one free GPU wakes one pod and not a herd. Pods to be tried that are woken
+        already and on their way take theirs first.
         """
-        shapes: dict[GpuRequest, bool] = {}
+        shapes: dict[tuple[GpuRequest, str], bool] = {}
         nodes, tried = tuple(grown), set(recheck)
         among = self._pods if nodes else [uid for uid in recheck if uid in self._pods]
         order = sorted(
-            (self._pods[uid] for uid in among if uid not in self._woken and not busy(uid)),
-            key=lambda entry: (-entry[0].request.priority, entry[0].since, entry[0].uid),
+            (self._pods[uid] for uid in among if (uid not in self._woken or uid in tried) and not busy(uid)),
+            key=lambda e: (e[0].uid not in self._woken, -e[0].request.priority, e[0].since, e[0].uid),
         )
         woken: list[tuple[Waiting, int]] = []
-        taken: list[tuple[str, str]] = []
-        for pod, seq in order:
-            request = pod.request
-            if pod.uid not in tried:
-                if request not in shapes:
-                    shapes[request] = any(fits_on(snapshot, request, node, policy_of(request.pool)) for node in nodes)
-                if not shapes[request]:
+        with trial:
+            for pod, seq in order:
+                shape = (pod.request, trial.account(pod))
+                if pod.uid not in tried:
+                    if shape not in shapes:
+                        shapes[shape] = any(trial.fits_on(pod, node) for node in nodes)
+                    if not shapes[shape]:
+                        continue
+                if not trial.place(pod):
+                    shapes[shape] = False
                     continue
-            decision = decide(snapshot, request, policy_of(request.pool))
-            if not decision.node:
-                shapes[request] = False
-                continue
-            snapshot.add(decision.node, _reservation(pod, decision.gpus))
-            taken.append((decision.node, pod.uid))
-            self._woken.add(pod.uid)
-            woken.append((pod, seq))
-        for node, uid in reversed(taken):
-            snapshot.remove(node, uid)
+                if pod.uid not in self._woken:
+                    self._woken.add(pod.uid)
+                    woken.append((pod, seq))
         return woken
-
-
-def _reservation(pod: Waiting, gpus: tuple) -> Allocation:  # type: ignore[type-arg]
-    return Allocation(
-        pod_uid=pod.uid,
-        namespace=pod.namespace,
-        name=pod.name,
-        pool=pod.request.pool,
-        gpus=gpus,
-        cpu_milli=pod.request.cpu_milli,
-        memory_bytes=pod.request.memory_bytes,
-    )

@@ -42,7 +42,7 @@ def check(*, nats: NatsOption = None, store: StoreOption = None, as_json: JsonOp
             f"{found.holding} hold something now, {len(found.violations)} violations"
         )
         for violation in found.violations:
-            print(f"  ledger {violation.seq}, node {violation.node}: {violation.rule}: {violation.detail}")
+            print(f"  ledger {violation.seq}, {violation.where}: {violation.rule}: {violation.detail}")
     if found.violations:
         raise typer.Exit(NEGATIVE)
 

@@ -110,7 +110,7 @@ def _summary(report: "Report", played: "Demo", store: Path) -> None:
     verdict = "no GPU was given twice, no invariant broken" if good else "SOMETHING IS WRONG"
     print_(f"Allocators killed: {report.killed}. Audit of the whole ledger: {verdict}.")
     for violation in (played.findings.violations if played.findings is not None else [])[:5]:
-        print_(f"  ledger {violation.seq}, node {violation.node}: {violation.rule}: {violation.detail}")
+        print_(f"  ledger {violation.seq}, {violation.where}: {violation.rule}: {violation.detail}")
     command = _own_command()
     print_("\nThe log is kept. Ask it:")
     for line in _suggestions(played, store):

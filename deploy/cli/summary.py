@@ -2,12 +2,15 @@
 
 from functools import singledispatch
 
+import msgspec
+
 from deploy.cli.output import gib, tflops
 from schemas.cluster import GpuInventory, Node, Pool
 from schemas.deadletter import DeadLetter
 from schemas.decision import Decision, GpuGrant
-from schemas.ledger import NodeRecord
+from schemas.ledger import NodeRecord, QuotaRecord
 from schemas.pod import WHOLE, GpuRequest, Pod, Release, Schedule, Waiting
+from schemas.quota import Quota
 from schemas.registry import Tick
 from schemas.usage import NodeUsage
 
@@ -88,6 +91,20 @@ def _(data: NodeUsage) -> str:
 def _(data: NodeRecord) -> str:
     added = sum(change.op == "add" for change in data.changes)
     return f"+{added} -{len(data.changes) - added}, {len(data.allocations)} allocations"
+
+
+@summary.register
+def _(data: QuotaRecord) -> str:
+    return f"{data.used.workers} pods hold {data.used.gpus} GPUs, {gib(data.used.vram_bytes)} GiB VRAM"
+
+
+@summary.register
+def _(data: Quota) -> str:
+    limits = {
+        **msgspec.to_builtins(data.total),
+        **{f"single {k}": v for k, v in msgspec.to_builtins(data.single).items()},
+    }
+    return ", ".join(f"{name} {limit}" for name, limit in limits.items())
 
 
 @summary.register

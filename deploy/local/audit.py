@@ -31,6 +31,7 @@ class Audit(msgspec.Struct, kw_only=True):
         overtaken: Placements that another allocator's commit came before.
         violations: Broken invariants of the ledger.
         double_allocations: Those among them that mean something was given twice.
+        unsealed: Changes of namespaces with a quota that were not counted at once, by allocators that had not heard of it.
     """
 
     nodes: int = 0
@@ -47,6 +48,7 @@ class Audit(msgspec.Struct, kw_only=True):
     overtaken: int = 0
     violations: list[Violation] = msgspec.field(default_factory=list)
     double_allocations: int = 0
+    unsealed: int = 0
 
 
 async def audit(bus: Bus) -> Audit:
@@ -64,7 +66,8 @@ async def audit(bus: Bus) -> Audit:
 
     def on_ledger(record: Record) -> None:
         checker.apply(record.seq, record.subject, record.payload)
-        granted[record.subject] = checker.granted(record.subject)
+        if names(record.subject)[1] == "node":
+            granted[record.subject] = checker.granted(record.subject)
 
     await history.read(bus, LEDGER, ["gpubus.ledger.>"], on_ledger)
     await history.read(bus, DECISION, ["gpubus.decision.>"], lambda record: _on_decision(found, record))
@@ -74,6 +77,7 @@ async def audit(bus: Bus) -> Audit:
     found.holding = len(checker.pods())
     found.violations = checker.violations
     found.double_allocations = checker.double_allocations
+    found.unsealed = checker.sums.unsealed.total()
     return found
 
 

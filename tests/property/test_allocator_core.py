@@ -21,6 +21,7 @@ from bus.follower import Record
 from bus.invariants import LedgerChecker, limits_of
 from consumers.allocator.announcer import Announcer, waiting_subject
 from consumers.allocator.book import Commit
+from consumers.allocator.bundle import Bundle
 from consumers.allocator.core import Core
 from consumers.allocator.effects import Recovery
 from consumers.allocator.service import UNKNOWN_RELEASE_TRIES
@@ -29,6 +30,7 @@ from schemas.decision import Decision
 from schemas.event import Event
 from schemas.ledger import NodeRecord
 from schemas.pod import GpuRequest, Release, Schedule, Waiting
+from schemas.quota import Budget, Quota
 from schemas.registry import TYPE_NAMES, Presence
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
@@ -43,6 +45,18 @@ SHAPES = {
     "urgent": GpuRequest(pool="p", compute_milli=600, vram_milli=600, priority=5),
     "whole": GpuRequest(pool="p", compute_milli=1000, vram_milli=1000),
     "pair": GpuRequest(pool="p", compute_milli=700, vram_milli=700, count=2),
+}
+
+BOUND = "q"
+"""The namespace that has a quota, now and then."""
+
+QUOTAS = {
+    "none": None,
+    "nothing": Budget(workers=0),
+    "two pods": Budget(workers=2),
+    "three GPUs": Budget(gpus=3),
+    "little VRAM": Budget(vram_bytes=1500),
+    "many pods": Budget(workers=9, tflops_milli=99_000),
 }
 
 
@@ -80,6 +94,14 @@ class Stream:
         self.newest[subject] = record
         return record.seq
 
+    def publish_all(self, writes: list[tuple[str, bytes, int]]) -> int | None:
+        """Publish all as one atomic batch, or none; return the sequence of the first."""
+        for subject, _, expected in writes:
+            before = self.newest.get(subject)
+            if expected != (before.seq if before else 0):
+                return None
+        return min(self.publish(subject, payload) or 0 for subject, payload, _ in writes)
+
     def last_per_subject(self) -> list[Record]:
         return sorted(self.newest.values(), key=lambda record: record.seq)
 
@@ -106,7 +128,7 @@ class Flight:
     """A commit after it left its allocator. ``seq`` is the server's answer: None for a conflict."""
 
     owner: "Member"
-    commit: Commit
+    commit: Commit | Bundle
     answered: bool = False
     lost: bool = False
     read_to_end: bool = False
@@ -174,10 +196,11 @@ class Member:
             self._apply(record)
 
     def _apply(self, record: Record) -> None:
+        _, kind, name = subjects.names(record.subject)
         with contextlib.suppress(UndecodableError):
-            self.core.on_ledger(subjects.names(record.subject)[-1], record)
+            (self.core.on_quota if kind == "quota" else self.core.on_ledger)(name, record)
 
-    def pump(self) -> list[Commit]:
+    def pump(self) -> list[Commit | Bundle]:
         """Do what the service does after every change; return the commits to send."""
         core, outbox = self.core, self.outbox
         outbox.wake(core.wake())
@@ -210,6 +233,7 @@ class World:
         self.deliveries: defaultdict[str, int] = defaultdict(int)
         self._names = 0
         self._repairs = 0
+        self._quotas = 0
         self._publish_state("pool", "p", POOL)
         for name in NODES:
             self._publish_state("node", name, self.node(name))
@@ -232,14 +256,21 @@ class World:
 
     # The owners of pods
 
-    def create(self, shape: GpuRequest) -> Command:
+    def create(self, shape: GpuRequest, namespace: str = "d") -> Command:
         uid = f"u{len(self.pods)}"
-        command = self.pods[uid] = Schedule(namespace="d", name=uid, uid=uid, request=shape)
+        command = self.pods[uid] = Schedule(namespace=namespace, name=uid, uid=uid, request=shape)
         return self._command(f"{uid}:schedule", command)
 
     def delete(self, uid: str, cause: str = "") -> None:
         self.gone.add(uid)
-        self._command(f"{uid}:release:{cause}", Release(namespace="d", name=uid, uid=uid, pool="p"))
+        namespace = self.pods[uid].namespace
+        self._command(f"{uid}:release:{cause}", Release(namespace=namespace, name=uid, uid=uid, pool="p"))
+
+    def allow(self, budget: Budget | None) -> None:
+        self._quotas += 1
+        subject = subjects.state("quota", BOUND, "it")
+        quota = Quota(namespace=BOUND, name="it", total=budget) if budget is not None else None
+        self.state.publish(subject, encoded(quota, f"quota:{self._quotas}") if quota is not None else b"")
 
     def cordon(self, name: str) -> None:
         self.cordoned ^= {name}
@@ -283,11 +314,23 @@ class World:
     def server_takes(self, flight: Flight) -> None:
         self.wire.remove(flight)
         flight.answered = True
-        commit = flight.commit
-        payload = encoded(commit.record(), commit.txn)
-        flight.seq = self._write(commit.node, payload, expected=commit.expected)
+        flight.seq = self._write_all(flight.commit)
         if flight.seq is not None:
-            self._note(commit.node, commit.record(), flight.seq)
+            for seq, commit in enumerate(flight.commit.commits, flight.seq):
+                self._note(commit.node, commit.record(), seq)
+
+    def _write_all(self, flight: Commit | Bundle) -> int | None:
+        if isinstance(flight, Commit):
+            return self._write(flight.node, encoded(flight.record(), flight.txn), expected=flight.expected)
+        writes = [
+            (subjects.ledger_node(commit.node), encoded(commit.record(), flight.txn), commit.expected)
+            for commit in flight.commits
+        ]
+        writes += [(seal.subject, encoded(seal.record, flight.txn), seal.expected) for seal in flight.seals]
+        seq = self.ledger.publish_all(writes)
+        for at, (subject, payload, _) in enumerate(writes, seq) if seq is not None else ():
+            self.checker.apply(at, subject, payload)
+        return seq
 
     def _write(self, node: str, payload: bytes, *, expected: int | None = None) -> int | None:
         subject = subjects.ledger_node(node)
@@ -466,9 +509,9 @@ class Allocators(RuleBasedStateMachine):
     def member(self, pick: int) -> Member:
         return self.world.members[pick % len(self.world.members)]
 
-    @rule(shape=st.sampled_from(sorted(SHAPES)), to=picks, act=st.booleans())
-    def schedule_a_pod(self, shape: str, to: int, *, act: bool) -> None:
-        self.world.deliver(self.world.create(SHAPES[shape]), self.member(to))
+    @rule(shape=st.sampled_from(sorted(SHAPES)), namespace=st.sampled_from(["d", BOUND]), to=picks, act=st.booleans())
+    def schedule_a_pod(self, shape: str, namespace: str, to: int, *, act: bool) -> None:
+        self.world.deliver(self.world.create(SHAPES[shape], namespace), self.member(to))
         if act:
             self.world.pump(self.member(to))
 
@@ -553,6 +596,10 @@ class Allocators(RuleBasedStateMachine):
     def cordon_a_node_or_lift_it(self, name: str) -> None:
         self.world.cordon(name)
 
+    @rule(quota=st.sampled_from(sorted(QUOTAS)))
+    def change_the_quota(self, quota: str) -> None:
+        self.world.allow(QUOTAS[quota])
+
     @precondition(lambda self: not self.world.poisoned)
     @rule(name=st.sampled_from(NODES))
     def write_nonsense_into_the_ledger(self, name: str) -> None:
@@ -589,6 +636,11 @@ class Allocators(RuleBasedStateMachine):
         for uid in world.pods:
             self.check_pod(uid, places.get(uid, []))
         fresh = Member("fresh", world.state, world.ledger).core
+        for uid in fresh.cluster.waiting.all():
+            pod, _ = fresh.cluster.waiting.get(uid) or (None, 0)
+            with fresh.decider.trial() as trial:
+                assert pod is not None
+                assert not trial.place(pod), f"{uid} waits, for {pod.reason}, and there is room for it"
         for member in world.members:
             core = member.core
             assert digest(core) == digest(fresh)

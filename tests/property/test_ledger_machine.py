@@ -3,7 +3,8 @@
 import asyncio
 import tempfile
 from collections import defaultdict
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from unittest.mock import patch
@@ -25,18 +26,24 @@ from schemas.decision import Decision
 from schemas.event import Event
 from schemas.ledger import NodeRecord
 from schemas.pod import GpuRequest, Release, Schedule
+from schemas.quota import Budget, Quota
+from schemas.reasons import QUOTA
 from schemas.registry import TYPE_NAMES
 from tests.conftest import SHM, eventually
 
 pytestmark = pytest.mark.slow
 
 POOL = Pool(name="p")
+NODES = "gpubus.ledger.node.*"
 REST_S = 60.0
 SHORT_SCHEDULE = msgspec.structs.replace(service.SCHEDULE, ack_wait_s=1.0)
 SHORT_RELEASE = msgspec.structs.replace(service.RELEASE, ack_wait_s=1.0)
 """Leases so short that some run out: commands that come again are part of the game."""
 
 GPUS = 2
+
+BOUND = "q"
+"""The namespace with a quota."""
 
 SHAPES = {
     "small": GpuRequest(pool="p", compute_milli=300, vram_milli=300, cpu_milli=100),
@@ -47,9 +54,12 @@ SHAPES = {
 
 
 class Step(msgspec.Struct, frozen=True):
-    """Pods that come at once, how many of them are asked for twice, and how many of those there are then end."""
+    """Pods that come at once, how many of them belong to the namespace with a quota, how many are asked for twice, and how
+    many of those there are then end.
+    """
 
     arrive: tuple[str, ...]
+    bound: int
     repeated: int
     end: int
     settle: bool
@@ -61,12 +71,15 @@ class Scenario(msgspec.Struct, frozen=True):
 
     nodes: int
     allocators: int
+    workers: int
+    """Pods that the quota allows."""
     steps: tuple[Step, ...]
 
 
 steps = st.builds(
     Step,
     arrive=st.lists(st.sampled_from(sorted(SHAPES)), min_size=1, max_size=12).map(tuple),
+    bound=st.integers(0, 12),
     repeated=st.integers(0, 3),
     end=st.integers(0, 8),
     settle=st.booleans(),
@@ -75,6 +88,7 @@ scenarios = st.builds(
     Scenario,
     nodes=st.integers(3, 6),
     allocators=st.integers(2, 3),
+    workers=st.integers(0, 5),
     steps=st.lists(steps, min_size=2, max_size=5).map(tuple),
 )
 
@@ -91,9 +105,10 @@ class Owner:
         self.repeated: set[str] = set()
         self.verdicts: defaultdict[str, list[Decision]] = defaultdict(list)
 
-    async def start(self, nodes: int) -> None:
+    async def start(self, nodes: int, workers: int) -> None:
         """Announce the cluster and begin to listen."""
         await self._say(subjects.state("pool", POOL.name), POOL)
+        await self.allow(workers)
         for number in range(nodes):
             name = f"n{number}"
             gpus = [
@@ -104,6 +119,11 @@ class Owner:
             await self._say(subjects.state("node", name), Node(name=name, pool=POOL.name, cpu_milli=800, max_pods=9))
             await self._say(subjects.state("gpu", name), inventory)
         await self._follower.start()
+
+    async def allow(self, workers: int) -> None:
+        """Say how many pods the namespace with a quota may have."""
+        quota = Quota(namespace=BOUND, name="it", total=Budget(workers=workers))
+        await self._say(subjects.state("quota", BOUND, "it"), quota)
 
     async def _say(self, subject: str, data: msgspec.Struct) -> None:
         self._messages += 1
@@ -125,7 +145,9 @@ class Owner:
 
     async def play(self, step: Step) -> None:
         """Create pods, some of them twice, and end some."""
-        commands = [self._create(shape) for shape in step.arrive]
+        commands = [
+            self._create(shape, BOUND if number < step.bound else "d") for number, shape in enumerate(step.arrive)
+        ]
         self.repeated.update(command.uid for command in commands[: step.repeated])
         subject = subjects.work("schedule", POOL.name)
         twice = commands + commands[: step.repeated]
@@ -136,14 +158,17 @@ class Owner:
         self.gone.update(ending)
         await asyncio.gather(*(self.end(uid) for uid in ending))
 
-    def _create(self, shape: str) -> Schedule:
+    def _create(self, shape: str, namespace: str) -> Schedule:
         uid = f"u{len(self.pods):03}"
-        command = self.pods[uid] = Schedule(namespace="d", name=uid, uid=uid, request=SHAPES[shape])
+        command = self.pods[uid] = Schedule(namespace=namespace, name=uid, uid=uid, request=SHAPES[shape])
         return command
 
     async def end(self, uid: str) -> None:
         """Ask for what the pod holds to be given back."""
-        await self._say(subjects.work("release", "any"), Release(namespace="d", name=uid, uid=uid, pool=POOL.name))
+        namespace = self.pods[uid].namespace
+        await self._say(
+            subjects.work("release", "any"), Release(namespace=namespace, name=uid, uid=uid, pool=POOL.name)
+        )
 
     def place(self, uid: str) -> str:
         """Return the node that a pod was given last and has not given back."""
@@ -169,42 +194,57 @@ class Owner:
 async def stand(bus: Bus) -> dict[str, list[str]]:
     """Return where each pod stands, by the newest record of every node."""
     found: defaultdict[str, list[str]] = defaultdict(list)
-    for newest in (await history.newest(bus, LEDGER, ["gpubus.ledger.node.*"]))[0]:
+    for newest in (await history.newest(bus, LEDGER, [NODES]))[0]:
         record = codec.decode_as(NodeRecord, newest.payload).data
         for allocation in record.allocations:
             found[allocation.pod_uid].append(record.node)
     return found
 
 
-async def play(scenario: Scenario, url: str) -> None:
-    """Run a scenario from an empty bus to the audit."""
+@asynccontextmanager
+async def run(
+    url: str, nodes: int, allocators: int, workers: int
+) -> AsyncIterator[tuple[Bus, Owner, list[service.Allocator]]]:
+    """Start allocators over an empty bus, each with a connection of its own, and stop them in good order."""
     stop = asyncio.Event()
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(await Bus.connect(url, name="owner"))
         await ensure_streams(bus)
         owner = Owner(bus)
-        await owner.start(scenario.nodes)
+        await owner.start(nodes, workers)
         buses = [
             await stack.enter_async_context(await Bus.connect(url, name=f"allocator {number}"))
-            for number in range(scenario.allocators)
+            for number in range(allocators)
         ]
-        allocators = [service.Allocator(own, f"a{number}") for number, own in enumerate(buses)]
-        running = [asyncio.create_task(allocator.run(stop)) for allocator in allocators]
+        members = [service.Allocator(own, f"a{number}") for number, own in enumerate(buses)]
+        running = [asyncio.create_task(member.run(stop)) for member in members]
         try:
-            for step in scenario.steps:
-                await owner.play(step)
-            await owner.settled()
-            await owner.idle()
-            await eventually(lambda: not any(a.core.busy or a.core.pending for a in allocators), REST_S)
+            yield bus, owner, members
         finally:
             stop.set()
             await asyncio.gather(*running)
+
+
+async def rest(owner: Owner, members: list[service.Allocator]) -> None:
+    """Wait until nothing moves any more."""
+    await owner.settled()
+    await owner.idle()
+    await eventually(lambda: not any(a.core.busy or a.core.pending for a in members), REST_S)
+
+
+async def play(scenario: Scenario, url: str) -> None:
+    """Run a scenario from an empty bus to the audit."""
+    async with run(url, scenario.nodes, scenario.allocators, scenario.workers) as (bus, owner, members):
+        for step in scenario.steps:
+            await owner.play(step)
+        await rest(owner, members)
         await check(bus, owner)
 
 
 async def check(bus: Bus, owner: Owner) -> None:
     """Compare the log with what the owner has been told."""
     found = await audit(bus)
+    assert found.unsealed == 0
     for violation in found.violations:  # a pod asked for twice may stand on two nodes until the later is taken back
         assert violation.rule == "PodOnTwoNodes", violation
         assert violation.detail.split()[1] in owner.repeated, violation
@@ -234,3 +274,27 @@ def test_allocators_that_race_keep_the_ledger_whole_and_account_for_every_pod(sc
                 await server.stop()
 
     asyncio.run(example())
+
+
+async def holding(bus: Bus, namespace: str) -> int:
+    """Return how many pods of a namespace stand somewhere, by the newest record of every node."""
+    records = [codec.decode_as(NodeRecord, r.payload).data for r in (await history.newest(bus, LEDGER, [NODES]))[0]]
+    return sum(a.namespace == namespace for record in records for a in record.allocations)
+
+
+async def test_a_race_for_a_quota_ends_exactly_at_its_limit(server: LocalServer) -> None:
+    async with run(server.url, nodes=60, allocators=8, workers=100) as (bus, owner, members):
+        await owner.play(Step(arrive=("small",) * 300, bound=300, repeated=0, end=0, settle=True))
+        await rest(owner, members)
+        assert await holding(bus, BOUND) == 100
+        refused = [verdicts[-1] for verdicts in owner.verdicts.values() if verdicts[-1].outcome == "unschedulable"]
+        assert {decision.reason for decision in refused} == {QUOTA}
+        assert all("of 100 used" in decision.message for decision in refused)
+
+        await owner.allow(120)
+        await eventually(lambda: sum(bool(owner.place(uid)) for uid in owner.pods) == 120)
+        await owner.play(Step(arrive=(), bound=0, repeated=0, end=15, settle=True))
+        await eventually(lambda: sum(bool(owner.place(uid)) for uid in owner.pods) == 120)
+        await rest(owner, members)
+        assert await holding(bus, BOUND) == 120
+        await check(bus, owner)

@@ -1,0 +1,107 @@
+"""A place for a pod that both the nodes and the quota of its namespace have room for."""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from consumers.allocator.engine import Policy, Snapshot, decide, fits_on
+from consumers.allocator.grants import allocation
+from consumers.allocator.quotas import Quotas
+from schemas.decision import Decision
+from schemas.ledger import Allocation
+from schemas.pod import WHOLE, GpuRequest, Schedule, Waiting
+
+
+def choose(
+    snapshot: Snapshot, quotas: Quotas, pod: Schedule | Waiting, policy: Policy
+) -> tuple[Decision, Allocation | None]:
+    """Decide where a pod goes, or why nowhere, and what it would hold there.
+
+    The quota is asked first for what the pod states, and again for what it would hold: a share of a GPU means an amount
+    only once the GPU is chosen. If that is too much, GPUs are looked for of which the share is small enough.
+    """
+    request = pod.request
+    if refused := quotas.refuse(pod.namespace, request):
+        return refused, None
+    decision = decide(snapshot, request, policy)
+    if not decision.node:
+        return decision, None
+    held = allocation(pod, decision, snapshot)
+    refused = quotas.refuse(pod.namespace, request, held.usage())
+    if refused is None:
+        return decision, held
+    narrowed = _smaller(snapshot, quotas, pod.namespace, request)
+    if narrowed is not None:
+        decision = decide(snapshot, narrowed, policy)
+        if decision.node:
+            held = allocation(pod, decision, snapshot)
+            if quotas.refuse(pod.namespace, request, held.usage()) is None:
+                return decision, held
+    return refused, None
+
+
+def _smaller(snapshot: Snapshot, quotas: Quotas, namespace: str, request: GpuRequest) -> GpuRequest | None:
+    """Return the request for those GPU models only of which its shares keep within the quota, or None if there are none."""
+    limits = (
+        ("vram_bytes", request.vram_milli, quotas.room(namespace, "vram_bytes")),
+        ("tflops_milli", request.compute_milli, quotas.room(namespace, "tflops_milli")),
+    )
+    bounds = [
+        (name, room // request.count * WHOLE // share) for name, share, room in limits if share and room is not None
+    ]
+    if not bounds or not request.count:
+        return None
+    largest: dict[str, dict[str, int]] = {}
+    for node in snapshot.nodes(request.pool):
+        host = snapshot.host(node)
+        for device in (host.devices if host is not None else None) or ():
+            sizes = largest.setdefault(device.model, {})
+            for name, _ in bounds:
+                sizes[name] = max(sizes.get(name, 0), getattr(device, name))
+    models = tuple(
+        model
+        for model, sizes in sorted(largest.items())
+        if (not request.models or model in request.models) and all(sizes[name] <= most for name, most in bounds)
+    )
+    return msgspec.structs.replace(request, models=models) if models else None
+
+
+class Trial:
+    """Places pods for the sake of asking; on leaving the context everything is as it was."""
+
+    def __init__(self, snapshot: Snapshot, quotas: Quotas, policy_of: Callable[[str], Policy]) -> None:
+        self._snapshot = snapshot
+        self._quotas = quotas
+        self._policy_of = policy_of
+        self._taken: list[tuple[str, Allocation]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for node, held in reversed(self._taken):
+            self._snapshot.remove(node, held.pod_uid)
+            self._quotas.withdraw(node, held, quietly=True)
+        self._taken.clear()
+
+    def account(self, pod: Waiting) -> str:
+        """Return the namespace if its quota counts the pod, and nothing otherwise."""
+        return pod.namespace if self._quotas.bound(pod.namespace) else ""
+
+    def fits_on(self, pod: Waiting, node: str) -> bool:
+        """Return whether the pod fits one node, whatever its quota."""
+        return fits_on(self._snapshot, pod.request, node, self._policy_of(pod.request.pool))
+
+    def place(self, pod: Waiting) -> bool:
+        """Take a place for the pod if there is one, and say whether."""
+        decision, held = choose(self._snapshot, self._quotas, pod, self._policy_of(pod.request.pool))
+        if held is None:
+            return False
+        self._snapshot.add(decision.node, held)
+        self._quotas.promise(decision.node, held)
+        self._taken.append((decision.node, held))
+        return True
