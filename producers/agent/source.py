@@ -52,6 +52,7 @@ class Process(NamedTuple):
     Attributes:
         instance: UUID of the MIG device that it runs on; empty for the whole GPU.
         compute: It computes; a display server does not.
+        pod_uid: The pod that it stands for, where there is no real process.
     """
 
     pid: int
@@ -59,6 +60,7 @@ class Process(NamedTuple):
     sm_percent: float = 0.0
     instance: str = ""
     compute: bool = True
+    pod_uid: str = ""
 
 
 class Reading(NamedTuple):
