@@ -8,10 +8,11 @@ from schemas.event import Timestamp
 from schemas.units import Amount, Share
 
 GpuProblem = Literal[
-    "Xid", "Lost", "RowRemap", "EccErrors", "DriverHung", "DriverError", "InvalidReading", "RecoveryRequired"
+    "Xid", "Lost", "RowRemap", "EccErrors", "DriverHung", "DriverError", "InvalidReading", "RecoveryRequired", "MpsDown"
 ]
 """Why a GPU takes no new pods: a fatal XID, off the bus, memory rows to be remapped or gone, uncorrectable memory errors, a
-driver that does not answer or answers with errors, readings that cannot be true, a reset that the driver asks for."""
+driver that does not answer or answers with errors, readings that cannot be true, a reset that the driver asks for, no MPS
+server on a node that shares by MPS."""
 
 GpuPath = Literal["", "system", "node", "hostbridge", "multiple", "single", "internal"]
 """The nearest common part of two GPUs' ways to the CPU, in NVML's words (``nvmlGpuTopologyLevel_t``), the nearest last: the link

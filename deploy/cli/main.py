@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from deploy.cli import agent as _agent  # noqa: F401  adds its command to those of `run`
 from deploy.cli import check, dead, demo, events, state, why
 from deploy.cli import run as roles
 from deploy.cli.errors import BUG, INTERRUPTED, explain
@@ -61,7 +62,7 @@ def root(
 
 app.command("demo")(demo.demo)
 app.command("up")(roles.up)
-app.command("run")(roles.role)
+app.add_typer(roles.app, name="run")
 app.command("events")(events.events)
 app.command("state")(state.state)
 app.command("why")(why.why)

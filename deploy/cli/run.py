@@ -7,15 +7,17 @@ import signal
 import sys
 from collections.abc import Awaitable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from deploy.cli.connect import NatsOption, run, servers
 from deploy.cli.errors import InputError
 
 if TYPE_CHECKING:
     from bus.connection import Bus
+    from deploy.local.roles import Role
     from deploy.local.server import LocalBus
 
 MOST_NODES = 100_000
@@ -26,8 +28,27 @@ MOST_ALLOCATORS = 64
 ReplicasOption = Annotated[int, typer.Option("--replicas", help="Copies of every stream: 1 or 3.")]
 
 
+class Roles(TyperGroup):
+    """``gpubus run``: a role that has options of its own is a command here, every other is the argument of :func:`role`."""
+
+    ANY = "role"
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Hand what names no command of its own to the command for any role."""
+        return super().parse_args(ctx, args if args and args[0] in self.commands else [self.ANY, *args])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Find the command; that for any role has no name to be shown."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return "" if name == self.ANY else name, command, rest
+
+
+app = typer.Typer(cls=Roles, help="Run one role until SIGTERM.")
+
+
+@app.command(Roles.ANY, hidden=True)
 def role(
-    role: Annotated[str, typer.Argument(metavar="ROLE", help="Which part to play: allocator.")],
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="Which part to play: allocator, or agent.")],
     *,
     nats: NatsOption = None,
     name: Annotated[
@@ -40,16 +61,22 @@ def role(
 
     \b
     Example: gpubus run allocator --nats nats://nats.gpubus.svc:4222
+    The agent of a node has options of its own: gpubus run agent --help
     """
-    from deploy.local.roles import ROLES
+    from deploy.local.roles import ROLES, unique_name
 
     if role not in ROLES:
-        raise InputError(f"role {role!r} is unknown: choose one of {', '.join(ROLES)}")
-    _check_replicas(replicas)
-    run(_run_role(role, servers(nats), name, replicas, exit_with_stdin=exit_with_stdin))
+        raise InputError(f"role {role!r} is unknown: choose one of {', '.join((*ROLES, 'agent'))}")
+    check_replicas(replicas)
+    run(run_process(ROLES[role], unique_name(role, name), servers(nats), replicas, exit_with_stdin=exit_with_stdin))
 
 
-def _check_replicas(replicas: int) -> None:
+def check_replicas(replicas: int) -> None:
+    """Check that streams can have so many copies.
+
+    Raises:
+        InputError: They cannot.
+    """
     if replicas not in (1, 3):
         raise InputError(f"--replicas is {replicas}: use 1 or 3")
 
@@ -73,16 +100,15 @@ def stop_on_signals() -> asyncio.Event:
     return stop
 
 
-async def _run_role(role: str, urls: list[str], name: str | None, replicas: int, *, exit_with_stdin: bool) -> None:
+async def run_process(play: "Role", name: str, urls: list[str], replicas: int, *, exit_with_stdin: bool) -> None:
+    """Play one role until a signal ends it."""
     from bus.connection import Bus
     from bus.streams import StreamLimits, ensure_streams
     from bus.tasks import end
-    from deploy.local.roles import ROLES, unique_name
 
     stop, ready = stop_on_signals(), asyncio.Event()
     if exit_with_stdin:
         asyncio.get_running_loop().add_reader(sys.stdin, _on_stdin_closed, stop)
-    name = unique_name(role, name)
     connecting = asyncio.create_task(Bus.connect(urls, name=name, timeout=30.0))
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait([connecting, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -93,7 +119,7 @@ async def _run_role(role: str, urls: list[str], name: str | None, replicas: int,
         await ensure_streams(bus, StreamLimits(replicas=replicas), update=False)
         announcing = asyncio.create_task(_announce(ready, f"ready {name}"))
         try:
-            await ROLES[role](bus, name, stop, ready)
+            await play(bus, name, stop, ready)
         finally:
             announcing.cancel()
 
@@ -132,7 +158,7 @@ def up(
     Example: gpubus up --nodes 100
     Then, in another terminal: gpubus events
     """
-    _check_replicas(replicas)
+    check_replicas(replicas)
     check_size("--nodes", nodes, 0, MOST_NODES)
     check_size("--pods", pods, 0, MOST_PODS)
     check_size("--rate", rate, 0.001, MOST_RATE)

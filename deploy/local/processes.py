@@ -15,10 +15,10 @@ STOP_TIMEOUT_S: Final = 10.0
 
 
 class RoleProcess:
-    """One ``gpubus run ROLE`` beside us."""
+    """One ``gpubus run ROLE`` beside us, with whatever further arguments the role takes."""
 
-    def __init__(self, role: str, urls: list[str]) -> None:
-        self._command = [sys.executable, "-m", "deploy.cli.main", "run", role, "--nats", ",".join(urls)]
+    def __init__(self, role: str, urls: list[str], *arguments: str) -> None:
+        self._command = [sys.executable, "-m", "deploy.cli.main", "run", role, "--nats", ",".join(urls), *arguments]
         self._role = role
         self._process: asyncio.subprocess.Process | None = None
 

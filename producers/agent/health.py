@@ -114,18 +114,31 @@ class Health:
         for uuid in self._devices:
             self._add(uuid, Trouble(problem=problem, detail=detail, since=at))
 
+    def heal(self, problem: GpuProblem) -> None:
+        """What was wrong with the node as a whole is over."""
+        for troubles in self._troubles.values():
+            troubles.pop(problem, None)
+
+    def devices(self) -> list[GpuDevice]:
+        """Return the known GPUs in order of index; their health is in :meth:`inventory`."""
+        return sorted(self._devices.values(), key=lambda device: (device.index, device.uuid))
+
+    def troubles(self, uuid: str) -> tuple[Trouble, ...]:
+        """Return what is wrong with a GPU."""
+        return tuple(self._troubles.get(uuid, {}).values())
+
     def healthy(self) -> dict[str, bool]:
         """Return whether each GPU may take new pods."""
         return {uuid: not self._troubles.get(uuid) for uuid in self._devices}
 
     def inventory(self, node: str, at: datetime, *, used_by: Mapping[str, str], valid_s: int) -> GpuInventory:
         """Return what is to be published, GPUs in order of index."""
-        devices = sorted(self._devices.values(), key=lambda device: (device.index, device.uuid))
+        devices = self.devices()
         gpus = [
             msgspec.structs.replace(
                 device,
                 healthy=not self._troubles.get(device.uuid),
-                troubles=tuple(self._troubles.get(device.uuid, {}).values()),
+                troubles=self.troubles(device.uuid),
                 used_by=used_by.get(device.uuid, ""),
             )
             for device in devices

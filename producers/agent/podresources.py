@@ -117,7 +117,7 @@ class Translator:
         self._drivers = drivers
 
     def handed_out(
-        self, found: Iterable[Device], gpus: Sequence[str], instances: Mapping[str, str]
+        self, found: Iterable[Device], gpus: Mapping[int, str], instances: Mapping[str, str]
     ) -> tuple[list[HandedOut], list[Device]]:
         """Return what others have handed out, and the devices of theirs that are no GPU of this node.
 
@@ -126,7 +126,7 @@ class Translator:
 
         Args:
             found: What the kubelet tells.
-            gpus: UUIDs of the node's GPUs in order of index.
+            gpus: UUIDs of the node's GPUs by index.
             instances: The GPU of every MIG device, by UUID.
         """
         known, unknown = [], []
@@ -147,9 +147,9 @@ class Translator:
         return next((name for start, name in self._allocators.items() if device.resource.startswith(start)), "")
 
 
-def _gpu(device: str, gpus: Sequence[str], instances: Mapping[str, str]) -> str:
-    for uuid in (*gpus, *instances):
+def _gpu(device: str, gpus: Mapping[int, str], instances: Mapping[str, str]) -> str:
+    for uuid in (*gpus.values(), *instances):
         if device == uuid or device.startswith((f"{uuid}::", f"{uuid}-")):
             return instances.get(uuid, uuid)
     number = device.removeprefix("gpu-").split("-", 1)[0].split(":", 1)[0]
-    return gpus[int(number)] if number.isdecimal() and int(number) < len(gpus) else ""
+    return gpus.get(int(number), "") if number.isdecimal() else ""

@@ -149,7 +149,7 @@ def test_unknown_fields_are_skipped_and_broken_messages_refused() -> None:
 
 
 def test_devices_are_known_by_every_name_that_plugins_give_them() -> None:
-    gpus, instances = [uuid(0), uuid(1), uuid(2)], {"MIG-1": uuid(1)}
+    gpus, instances = {place: uuid(place) for place in range(3)}, {"MIG-1": uuid(1)}
     translator = Translator({"nvidia.com/": "nvidia-device-plugin"}, ("gpu.nvidia.com",))
     names = {
         uuid(2): 2,

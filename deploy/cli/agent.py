@@ -1,0 +1,191 @@
+"""``gpubus run agent``: the agent of one node."""
+
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deploy.cli.connect import NatsOption, run, servers
+from deploy.cli.errors import InputError
+from deploy.cli.run import app, check_replicas, run_process
+
+if TYPE_CHECKING:
+    from producers.agent.options import AgentOptions
+
+DEFAULT_METRICS_PORT = 9394
+"""That of HAMi's monitor."""
+
+MOST_XID = 65_535
+MOST_MODELS_BYTES = 1 << 20
+
+
+@app.command("agent")
+def agent(
+    *,
+    nats: NatsOption = None,
+    node: Annotated[
+        str | None, typer.Option("--node", help="Name of the node. [env: NODE_NAME] [default: the host's name]")
+    ] = None,
+    gpus: Annotated[
+        str,
+        typer.Option("--gpus", help="nvml, or GPUs that do not exist: simulated:8xA100-80G, simulated:FILE.json."),
+    ] = "nvml",
+    every: Annotated[float, typer.Option("--every", help="Seconds between samples.")] = 1.0,
+    heartbeat: Annotated[float, typer.Option("--heartbeat", help="Seconds between inventories.")] = 5.0,
+    deadline: Annotated[float, typer.Option("--deadline", help="Seconds that one driver call may take.")] = 3.0,
+    ignore_xids: Annotated[
+        str, typer.Option("--ignore-xids", help="XIDs that say nothing about a GPU, by commas.")
+    ] = "13,31,43,45,68,109",
+    xid_settle: Annotated[
+        float,
+        typer.Option("--xid-settle", help="Seconds without an XID until a driver that asks for no reset is believed."),
+    ] = 30.0,
+    xid_quiet: Annotated[
+        float, typer.Option("--xid-quiet", help="The same for a driver that cannot say whether a reset is due.")
+    ] = 300.0,
+    mode: Annotated[str, typer.Option("--mode", help="How GPUs are shared: hami-core or mps.")] = "hami-core",
+    slots: Annotated[int, typer.Option("--slots", help="Most containers on one GPU; 0 for no limit.")] = 0,
+    models: Annotated[
+        Path | None,
+        typer.Option("--models", metavar="FILE", help='JSON with the FP16 TFLOPS of models: {"NVIDIA X": "123.4"}.'),
+    ] = None,
+    host: Annotated[
+        Path, typer.Option("--host", metavar="DIR", help="Where the host's /proc, /sys and /var are.")
+    ] = Path("/"),
+    kubelet: Annotated[
+        str, typer.Option("--kubelet", metavar="SOCKET", help="The kubelet's PodResources socket; empty asks nobody.")
+    ] = "/var/lib/kubelet/pod-resources/kubelet.sock",
+    workers: Annotated[
+        Path | None,
+        typer.Option(
+            "--workers", metavar="DIR", help="Lay out directories for limiters there, such as /usr/local/vgpu."
+        ),
+    ] = None,
+    metrics: Annotated[int, typer.Option("--metrics", help="Port of /metrics; -1 serves none.")] = DEFAULT_METRICS_PORT,
+    replicas: Annotated[int, typer.Option("--replicas", help="Copies of streams that it has to create: 1 or 3.")] = 1,
+    exit_with_stdin: Annotated[bool, typer.Option("--exit-with-stdin", hidden=True)] = False,
+) -> None:
+    """Say what GPUs this node has, how they are and who uses them, until SIGTERM.
+
+    \b
+    Examples:
+      gpubus run agent --nats nats://nats.gpubus.svc:4222
+      gpubus run agent --node demo --gpus simulated:8xA100-80G
+    """
+    from deploy.local.roles import unique_name
+
+    check_replicas(replicas)
+    if mode not in ("hami-core", "mps"):
+        raise InputError(
+            f"--mode is {mode!r}: use hami-core or mps; GPUs that are cut into MIG devices say so themselves"
+        )
+    options = _options(
+        node=node or os.environ.get("NODE_NAME") or socket.gethostname(),
+        gpus=gpus,
+        every_s=every,
+        heartbeat_s=heartbeat,
+        deadline_s=deadline,
+        ignored_xids=_xids(ignore_xids),
+        xid_settle_s=xid_settle,
+        xid_quiet_s=xid_quiet,
+        mode=mode,
+        slots=slots,
+        tflops_milli=_models(models),
+        proc=str(host / "proc"),
+        sysfs=str(host / "sys"),
+        logs=str(host / "var" / "log" / "containers"),
+        pod_resources=kubelet or None,
+        workers=None if workers is None else str(workers),
+        metrics_port=None if metrics < 0 else metrics,
+    )
+
+    async def play(bus: Any, name: str, stop: Any, ready: Any) -> None:
+        from producers.agent.service import Agent
+
+        del name  # the node is its name
+        await Agent(bus, options).run(stop, ready=ready)
+
+    name = unique_name("agent", f"agent-{options.node}")
+    run(run_process(play, name, servers(nats), replicas, exit_with_stdin=exit_with_stdin))
+
+
+def _options(**given: object) -> "AgentOptions":
+    """Check everything at once, as the options' type says, and what their text describes."""
+    import msgspec
+
+    try:
+        from producers.agent.options import NVML, SIMULATED, AgentOptions
+        from producers.agent.simulated import DescriptionError, describe
+    except ImportError as error:
+        raise InputError(f"the agent needs {error.name}: install gpubus[agent]") from None
+    try:
+        options = msgspec.convert(given, AgentOptions, dec_hook=_path)
+    except msgspec.ValidationError as error:
+        reason, _, place = str(error).partition(" - at `$.")
+        field = place.rstrip("`")
+        raise InputError(
+            f"--{FLAGS.get(field, field)} is {given.get(field)!r}: {reason[0].lower()}{reason[1:]}"
+        ) from None
+    if options.gpus.startswith(SIMULATED):
+        try:
+            describe(options.gpus.removeprefix(SIMULATED))
+        except DescriptionError as error:
+            raise InputError(f"--gpus: {error}") from None
+    elif options.gpus != NVML:
+        raise InputError(f"--gpus is {options.gpus!r}: use {NVML} or {SIMULATED}8xA100-80G")
+    elif _missing("pynvml"):
+        raise InputError("--gpus nvml needs the package nvidia-ml-py: install gpubus[agent]")
+    return options
+
+
+FLAGS = {
+    "every_s": "every",
+    "heartbeat_s": "heartbeat",
+    "deadline_s": "deadline",
+    "xid_settle_s": "xid-settle",
+    "xid_quiet_s": "xid-quiet",
+    "metrics_port": "metrics",
+}
+"""Options whose field has another name."""
+
+
+def _path(kind: type, value: object) -> object:
+    return kind(str(value)) if issubclass(kind, Path) else value
+
+
+def _missing(module: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(module) is None
+
+
+def _xids(text: str) -> frozenset[int]:
+    numbers = [part.strip() for part in text.split(",") if part.strip()]
+    for number in numbers:
+        if not (number.isascii() and number.isdecimal() and int(number) <= MOST_XID):
+            raise InputError(f"--ignore-xids has {number!r}: use XID numbers with commas, such as 13,31")
+    return frozenset(map(int, numbers))
+
+
+def _models(file: Path | None) -> dict[str, int]:
+    if file is None:
+        return {}
+    import msgspec
+
+    from schemas.quantity import QuantityError, parse_milli
+
+    try:
+        if file.stat().st_size > MOST_MODELS_BYTES:
+            raise InputError(
+                f"--models {file} has more than {MOST_MODELS_BYTES} bytes: state one number for each model"
+            )
+        models = msgspec.json.decode(file.read_bytes(), type=dict[str, str])
+        return {model: parse_milli(text, field=f"TFLOPS of {model!r}") for model, text in models.items()}
+    except OSError as error:
+        raise InputError(f"--models {file} cannot be read: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"--models {file} is no JSON object of model names and TFLOPS in quotes: {error}") from None
+    except QuantityError as error:
+        raise InputError(f"--models {file}: {error}") from None

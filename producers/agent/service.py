@@ -1,0 +1,358 @@
+"""The agent of one node: asks the driver, listens to the ledger, and says on the bus what it sees.
+
+One loop asks the driver, in a lane of its own, and nothing else waits for it. Whatever goes wrong there ends as the health of
+GPUs, never as the end of the agent.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+import nats.errors
+
+from bus import codec, history, subjects
+from bus.connection import Bus
+from bus.errors import ApiError, BusError, UndecodableError
+from bus.exposition import Family, MetricsServer
+from bus.streams import STATE
+from bus.tasks import end
+from producers.agent import metrics, speech
+from producers.agent.accounting import Books, account
+from producers.agent.drift import HandedOut, Watch
+from producers.agent.health import Health
+from producers.agent.holdings import Holdings
+from producers.agent.lane import HungError, Lane
+from producers.agent.mps import MpsControl
+from producers.agent.options import ALLOCATORS, DRIVERS, HARMLESS, SIMULATED, AgentOptions
+from producers.agent.outbox import Outbox
+from producers.agent.podresources import Device, PodResources, PodResourcesError, Translator
+from producers.agent.processes import Processes
+from producers.agent.simulated import Simulated, describe
+from producers.agent.source import Reading, Seen, Source, SourceError
+from producers.agent.workers import WorkerDirectories, wanted
+from schemas.cluster import GpuDevice, GpuInventory
+from schemas.observed import PodNotice
+from schemas.usage import NodeUsage
+
+log = logging.getLogger("gpubus.agent")
+
+FAULTS_EVERY_S: Final = 0.25
+"""How soon an XID is seen: asking costs one call that returns at once."""
+
+KUBELET_EVERY_S: Final = 10.0
+LAY_OUT_EVERY_S: Final = 60.0
+REOPEN_EVERY_S: Final = 1.0
+DRAIN_S: Final = 2.0
+
+
+class Agent:
+    """One node's agent.
+
+    Args:
+        bus: The connection; the streams must exist.
+        options: What the operator set.
+    """
+
+    def __init__(self, bus: Bus, options: AgentOptions) -> None:
+        self._bus = bus
+        self._options = options
+        self.outbox = Outbox(bus)
+        self.holdings = Holdings(bus, options.node)
+        self.health = Health(
+            ignored_xids=options.ignored_xids, xid_settle_s=options.xid_settle_s, xid_quiet_s=options.xid_quiet_s
+        )
+        self._lane = Lane("driver", options.deadline_s)
+        self._source = self._make_source()
+        self._open = False
+        self._processes = Processes(options.proc, options.logs)
+        self._watch = Watch(options.node)
+        self._used_by: dict[str, str] = {}
+        self._kubelet_devices: list[Device] = []
+        self._told: GpuInventory | None = None
+        self._told_at = 0.0
+        self._healthy: dict[str, bool] = {}
+        self._mps_up = False
+        self._books = Books(self._processes.owner, self._container_name, self._harmless)
+        self._translator = Translator(ALLOCATORS, DRIVERS)
+        self._unknown_devices: set[Device] = set()
+        self._kubelet_asked = False
+        self.usage: NodeUsage | None = None
+        """The newest sample."""
+        self.kubelet_up = False
+        """Whether the kubelet answered when it was asked last."""
+        self.metrics_port: int | None = None
+        """Where ``/metrics`` is served."""
+
+    def _make_source(self) -> Source:
+        if self._options.gpus.startswith(SIMULATED):
+            description = describe(self._options.gpus.removeprefix(SIMULATED))
+            return Simulated(description, self._options.node, self.holdings.held)
+        from producers.agent.nvml.driver import Driver  # noqa: PLC0415  pynvml is not needed for GPUs that do not exist
+
+        return Driver(self._lane, tflops_milli=self._options.tflops_milli, sysfs=self._options.sysfs)
+
+    async def run(self, stop: asyncio.Event, *, ready: asyncio.Event | None = None) -> None:
+        """Work until ``stop`` is set."""
+        await self.holdings.start()
+        await self._remember()
+        loops = [self._bus.spawn(work, name=name) for name, work in self._loops(ready).items()]
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait([stopped, *loops], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await end(*loops[1:])
+            await self.outbox.drain(DRAIN_S)
+            await end(*loops, stopped)
+            await self._close()
+            await self.holdings.stop()
+        for loop in loops:
+            if not loop.cancelled() and (error := loop.exception()) is not None:
+                raise error
+
+    def _loops(self, ready: asyncio.Event | None) -> dict[str, Coroutine[Any, Any, None]]:
+        options = self._options
+        loops = {
+            "agent-outbox": self.outbox.run(),
+            "agent-driver": self._watch_driver(ready),
+            "agent-requests": self.holdings.learn_requests(),
+        }
+        if options.pod_resources is not None:
+            loops["agent-kubelet"] = self._ask_kubelet(PodResources(options.pod_resources))
+        if options.workers is not None:
+            loops["agent-workers"] = self._lay_out(WorkerDirectories(options.workers))
+            if options.mode == "mps":
+                control = MpsControl(
+                    options.mps_control,
+                    options.workers / "mps",
+                    lambda: [device.uuid for device in self.health.devices() if device.mode == "mps"],
+                    self._on_mps,
+                )
+                loops["agent-mps"] = control.run()
+        if options.metrics_port is not None:
+            loops["agent-metrics"] = self._serve_metrics(options.metrics_port)
+        return loops
+
+    async def _remember(self) -> None:
+        """Read what this node's agent said last: a restart must cure no GPU."""
+        try:
+            records, _ = await history.newest(self._bus, STATE, [subjects.state("gpu", self._options.node)])
+            for record in records:
+                self.health.restore(codec.decode_as(GpuInventory, record.payload).data)
+        except (BusError, ApiError, UndecodableError, nats.errors.Error, TimeoutError) as error:
+            log.warning("what was said of node %s before cannot be read: %s", self._options.node, error)
+        self._healthy = self.health.healthy()
+
+    async def _close(self) -> None:
+        if not self._lane.hung:
+            try:
+                await self._lane.run(self._source.close)
+            except (HungError, SourceError) as error:
+                log.info("closing the driver: %s", error)
+        self._lane.close()
+
+    # The driver
+
+    async def _watch_driver(self, ready: asyncio.Event | None) -> None:
+        next_sample = next_look = 0.0
+        while True:
+            now = time.monotonic()
+            try:
+                if not self._open:
+                    await self._lane.run(self._source.open)
+                    self._open, next_look = True, now
+                if await self._take_faults():
+                    next_look = now
+                if now >= next_look:
+                    await self._look()
+                    next_look = now + self._options.heartbeat_s
+                if now >= next_sample:
+                    self._account(await self._lane.run(self._source.readings))
+                    next_sample = max(next_sample + self._options.every_s, now)
+            except (HungError, SourceError) as error:
+                self._open = False
+                self.health.fail("DriverHung" if isinstance(error, HungError) else "DriverError", str(error), _now())
+                next_sample = max(next_sample, now + min(self._options.heartbeat_s, REOPEN_EVERY_S))
+            self._say_inventory()
+            if ready is not None:
+                ready.set()
+            pause = next_sample - time.monotonic()
+            await asyncio.sleep(max(0.0, min(pause, FAULTS_EVERY_S) if self._open else pause))
+
+    async def _take_faults(self) -> bool:
+        """Take in what the driver reported, and say so before anything else is asked: the answer may never come."""
+        faults = await self._lane.run(self._source.faults)
+        for fault in faults:
+            log.warning("XID %d of %s", fault.xid, fault.uuid or "no GPU in particular")
+            self.health.fault(fault, _now())
+        if faults:
+            self._say_inventory()
+        return bool(faults)
+
+    async def _look(self) -> None:
+        if any(
+            trouble.problem == "Lost"
+            for device in self.health.devices()
+            for trouble in self.health.troubles(device.uuid)
+        ):
+            await self._lane.run(self._source.open)  # only a new session sees a GPU that has come back
+        found = await self._lane.run(self._source.hardware)
+        self.health.look(found._replace(seen=tuple(map(self._configured, found.seen))), _now())
+        if self._options.mode == "mps" and not self._mps_up:
+            self.health.fail("MpsDown", "the MPS control daemon does not run", _now())
+
+    def _configured(self, seen: Seen) -> Seen:
+        device = seen.device
+        mode = device.mode if device.mode == "mig" else self._options.mode
+        return seen._replace(device=msgspec.structs.replace(device, slots=self._options.slots, mode=mode))
+
+    def _account(self, readings: tuple[Reading, ...]) -> None:
+        at = _now()
+        self.health.read(readings, at)
+        self._processes.forget_all_but({process.pid for reading in readings for process in reading.processes})
+        held = self.holdings.allocations
+        self.usage = account(self._options.node, readings, at, books=self._books, managed=held)
+        self.outbox.state(speech.usage(self.usage))
+        devices = self.health.devices()
+        handed_out = self._handed_out(devices)
+        verdict = self._watch.look(
+            self.usage,
+            held,
+            handed_out,
+            at,
+            known={device.uuid: device.model for device in devices},
+            limits={uid: request.vram_limit_bytes for uid, request in self.holdings.requests.items()},
+        )
+        self._used_by = verdict.used_by
+        for drift in verdict.news:
+            log.warning(
+                "%s %s%s: %s; the ledger: %s",
+                drift.kind,
+                drift.gpu,
+                " is over" * drift.resolved,
+                drift.observed,
+                drift.ledger,
+            )
+            self.outbox.event(speech.drift(drift))
+
+    def _harmless(self, pid: int) -> bool:
+        return self._processes.command(pid).startswith(HARMLESS)
+
+    def _container_name(self, container: str) -> str:
+        found = self._processes.name(container)
+        return found.container if found else ""
+
+    # What is said
+
+    def _say_inventory(self) -> None:
+        """Say what has changed, and whatever is so when a heartbeat is due."""
+        at = _now()
+        said = self.health.inventory(self._options.node, at, used_by=self._used_by, valid_s=self._options.valid_s)
+        changed = self._told is None or msgspec.structs.replace(said, observed_at=self._told.observed_at) != self._told
+        if not changed and time.monotonic() - self._told_at < self._options.heartbeat_s:
+            return
+        self._tell_pods(said, at)
+        self.outbox.state(speech.inventory(said))
+        self._told, self._told_at = said, time.monotonic()
+
+    def _tell_pods(self, said: GpuInventory, at: datetime) -> None:
+        """Tell the pods on GPUs that have failed or recovered."""
+        for gpu in said.gpus:
+            if self._healthy.get(gpu.uuid, True) == gpu.healthy:
+                continue
+            place = f"GPU {gpu.index} ({gpu.uuid}) of node {said.node}"
+            why = "; ".join(trouble.detail for trouble in gpu.troubles)
+            log.warning("%s is %s", place, "healthy again" if gpu.healthy else f"unhealthy: {why}")
+            for allocation in self.holdings.allocations.values():
+                if all(grant.uuid != gpu.uuid for grant in allocation.gpus):
+                    continue
+                notice = PodNotice(
+                    namespace=allocation.namespace,
+                    name=allocation.name,
+                    pod_uid=allocation.pod_uid,
+                    node=said.node,
+                    uuid=gpu.uuid,
+                    reason="GpuRecovered" if gpu.healthy else "GpuUnhealthy",
+                    message=f"{place} is healthy again." if gpu.healthy else f"{place} takes no new pods: {why}.",
+                    at=at,
+                )
+                self.outbox.event(speech.notice(notice))
+        self._healthy = {gpu.uuid: gpu.healthy for gpu in said.gpus}
+
+    # The rest of the node
+
+    async def _ask_kubelet(self, kubelet: PodResources) -> None:
+        while True:
+            try:
+                self._kubelet_devices = await kubelet.list()
+            except PodResourcesError as error:
+                # What it said last stays in force: a GPU that was handed out is not free because nobody answers.
+                if self.kubelet_up or not self._kubelet_asked:
+                    log.warning("what other allocators hand out is not known: %s", error)
+                self.kubelet_up = False
+            else:
+                self.kubelet_up = True
+            self._kubelet_asked = True
+            self._processes.look_again()
+            await asyncio.sleep(KUBELET_EVERY_S)
+
+    def _handed_out(self, devices: list[GpuDevice]) -> list[HandedOut]:
+        instances = {instance.uuid: device.uuid for device in devices for instance in device.instances}
+        known, unknown = self._translator.handed_out(
+            self._kubelet_devices, {device.index: device.uuid for device in devices}, instances
+        )
+        for device in set(unknown) - self._unknown_devices:
+            log.warning(
+                "%s of pod %s/%s is no GPU of this node: %s",
+                device.resource,
+                device.namespace,
+                device.pod,
+                device.device,
+            )
+        self._unknown_devices = set(unknown)
+        return known
+
+    async def _lay_out(self, directories: WorkerDirectories) -> None:
+        while True:
+            self.holdings.changed.clear()
+            held, requests = self.holdings.allocations, self.holdings.requests
+            try:
+                await asyncio.to_thread(directories.lay_out, wanted(held, requests), set(held))
+            except OSError as error:
+                log.warning("worker directories: %s", error)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAY_OUT_EVERY_S):
+                    await self.holdings.changed.wait()
+
+    def _on_mps(self, up: bool) -> None:  # noqa: FBT001  the one thing it says
+        self._mps_up = up
+        if up:
+            self.health.heal("MpsDown")
+        else:
+            self.health.fail("MpsDown", "the MPS control daemon does not run", _now())
+
+    async def _serve_metrics(self, port: int) -> None:
+        async with MetricsServer(self._metrics, port=port) as server:
+            self.metrics_port = server.port
+            log.info("metrics at port %d", server.port)
+            await asyncio.Event().wait()
+
+    def _metrics(self) -> list[Family]:
+        return metrics.families(
+            inventory=self._told,
+            usage=self.usage,
+            holdings=self.holdings,
+            outbox=self.outbox,
+            xids=self.health.xids,
+            kubelet_up=self.kubelet_up,
+            driver_up=self._open,
+            bus_up=self._bus.statistics().connected,
+        )
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
