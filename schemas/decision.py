@@ -1,10 +1,10 @@
 """What was decided and why: enough to explain a placement, and to compute it again."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from schemas.cluster import Amount
+from schemas.cluster import Amount, Isolation
 from schemas.hardware import Partition
 
 Outcome = Literal["allocated", "unschedulable", "released", "evicted"]
@@ -14,6 +14,11 @@ class GpuGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     """A part of one GPU given to one pod: compute in thousandths of a TFLOPS and VRAM in bytes.
 
     With a ``partition`` these are the amounts of its template, and the pod has that partition to itself.
+
+    Attributes:
+        exclusive: The GPU was idle, and nothing joins as long as this is held.
+        isolation: How the pod is kept apart; what does not go with that does not join.
+        slots: Slots of the GPU that it takes, one for each container that runs at the same time.
     """
 
     uuid: str
@@ -21,6 +26,9 @@ class GpuGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     tflops_milli: Amount
     vram_bytes: Amount
     partition: Partition | None = None
+    exclusive: bool = False
+    isolation: Isolation = ""
+    slots: Annotated[int, msgspec.Meta(ge=1)] = 1
 
 
 class FilterReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

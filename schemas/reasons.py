@@ -21,20 +21,35 @@ class Reason(msgspec.Struct, frozen=True):
 POOL_UNKNOWN: Final = "PoolUnknown"
 UNSUPPORTED: Final = "NotSupported"
 POOL_EMPTY: Final = "PoolEmpty"
+NODE_SELECTOR: Final = "NodeSelectorMismatch"
+NODE_AFFINITY: Final = "NodeAffinityMismatch"
 NODE_NOT_READY: Final = "NodeNotReady"
 LEDGER_FROZEN: Final = "LedgerFrozen"
+TAINT: Final = "TaintNotTolerated"
 INVENTORY_MISSING: Final = "InventoryMissing"
+AGENT_SILENT: Final = "AgentSilent"
 GPU_UNHEALTHY: Final = "GpuUnhealthy"
+GPU_CORDONED: Final = "GpuCordoned"
 GPU_FOREIGN: Final = "GpuUsedByForeignAllocator"
+GPU_CLAIMED: Final = "GpuClaimedOutsideLedger"
 VENDOR_MISMATCH: Final = "VendorMismatch"
 MODEL_MISMATCH: Final = "ModelMismatch"
+MODEL_WORD: Final = "ModelWordMismatch"
+VGPU_MODE: Final = "VgpuModeMismatch"
+UUID_MISMATCH: Final = "UuidMismatch"
+INDEX_MISMATCH: Final = "IndexMismatch"
+ISOLATION_UNAVAILABLE: Final = "IsolationUnavailable"
 GPU_COUNT: Final = "TooFewGpus"
+ISOLATION_CONFLICT: Final = "IsolationConflict"
+GPU_NOT_IDLE: Final = "GpuNotIdle"
+GPU_EXCLUSIVE: Final = "GpuHeldExclusively"
+SLOTS: Final = "GpuSlotsUsedUp"
 COMPUTE: Final = "InsufficientCompute"
 VRAM: Final = "InsufficientVram"
 SAME_NODE: Final = "TooFewGpusOnOneNode"
-IN_USE: Final = "GpuNotIdle"
 NUMA: Final = "NumaNodeTooSmall"
 TOPOLOGY: Final = "GpusTooFarApart"
+WORKERS: Final = "TooManyWorkers"
 PODS: Final = "TooManyPods"
 CPU: Final = "InsufficientCpu"
 MEMORY: Final = "InsufficientMemory"
@@ -49,29 +64,83 @@ REASONS: Final[tuple[Reason, ...]] = (
         "Drop the field that the message names.",
     ),
     Reason(POOL_EMPTY, "The pool has no nodes.", "Label nodes so that the pool's selector matches them."),
+    Reason(
+        NODE_SELECTOR,
+        "The node lacks a label that the pod selects nodes by.",
+        "Label the node, or correct the pod's nodeSelector.",
+    ),
+    Reason(
+        NODE_AFFINITY,
+        "The node matches no term of the pod's required node affinity.",
+        "Label the node, or widen the required terms.",
+    ),
     Reason(NODE_NOT_READY, "The node is not ready or is cordoned.", "Repair or uncordon the node."),
     Reason(
         LEDGER_FROZEN,
         "The node's ledger record cannot be decoded, so nothing more is given out there.",
         "Read it with `gpubus dead list` and restore a good record.",
     ),
+    Reason(
+        TAINT,
+        "The node has a taint that the pod does not tolerate.",
+        "Add a toleration to the pod, or remove the taint from the node.",
+    ),
     Reason(INVENTORY_MISSING, "No GPU inventory is known for the node.", "Check that the node agent runs there."),
+    Reason(
+        AGENT_SILENT,
+        "The node's agent has said nothing for longer than it promised to.",
+        "Look at the agent on the node; its GPUs take pods again as soon as it speaks.",
+    ),
     Reason(GPU_UNHEALTHY, "The GPU is unhealthy.", "Look at the GPU's XID and ECC errors on the node."),
+    Reason(GPU_CORDONED, "An operator has cordoned the GPU.", "Take the GPU out of the node's list of cordoned GPUs."),
     Reason(GPU_FOREIGN, "Another allocator hands this GPU out.", "Remove the device plugin from the node."),
+    Reason(
+        GPU_CLAIMED,
+        "A pod that is not in the ledger claims the GPU.",
+        "Remove that pod, or have it scheduled by gpubus.",
+    ),
     Reason(VENDOR_MISMATCH, "The GPU is of another vendor.", "Drop the vendor from the request or add such GPUs."),
     Reason(MODEL_MISMATCH, "The GPU is of another model.", "Accept more models or add such GPUs."),
+    Reason(
+        MODEL_WORD,
+        "The GPU's model is not among those asked for by a part of its name, or among those ruled out.",
+        "Change the list of words, or add such GPUs.",
+    ),
+    Reason(
+        VGPU_MODE,
+        "The GPU is operated in another mode than asked for.",
+        "Accept more modes, or operate GPUs in the one asked for.",
+    ),
+    Reason(UUID_MISMATCH, "The GPU is not among the UUIDs asked for, or is ruled out.", "Change the lists of UUIDs."),
+    Reason(INDEX_MISMATCH, "The GPU is not among the indices asked for.", "Ask for other indices, or for none."),
+    Reason(
+        ISOLATION_UNAVAILABLE,
+        "The GPU cannot give the isolation asked for.",
+        "Ask for another isolation, or allow this one on the node.",
+    ),
     Reason(GPU_COUNT, "The node has fewer GPUs than asked for.", "Ask for fewer GPUs or add larger nodes."),
+    Reason(
+        ISOLATION_CONFLICT,
+        "Pods on the GPU are isolated in a way that does not go with the one asked for.",
+        "Ask for the same isolation, wait until they end, or add GPUs.",
+    ),
+    Reason(
+        GPU_NOT_IDLE,
+        "The pod asks for idle GPUs, and something is on this one.",
+        "Wait for a release, drop the exclusive request or the policy `mutex`, or add GPUs.",
+    ),
+    Reason(GPU_EXCLUSIVE, "A pod holds the GPU for itself alone.", "Wait until it ends, or add GPUs."),
+    Reason(
+        SLOTS,
+        "As many containers share the GPU as it has slots.",
+        "Wait for a release, raise the node's split count, or add GPUs.",
+    ),
     Reason(COMPUTE, "Too little compute is free.", "Lower the compute request, wait for a release, or add GPUs."),
     Reason(VRAM, "Too little VRAM is free.", "Lower the VRAM request, wait for a release, or add GPUs."),
     Reason(
         SAME_NODE,
         "Enough GPUs fit, but fewer than asked for on any one node.",
         "Ask for fewer GPUs per pod, or free a node by moving small pods away.",
-    ),
-    Reason(
-        IN_USE,
-        "Other pods are on GPUs that the pod wants to share with nobody at first.",
-        "Drop `mutex` from the GPU policy, wait for a release, or add GPUs.",
     ),
     Reason(
         NUMA,
@@ -82,6 +151,11 @@ REASONS: Final[tuple[Reason, ...]] = (
         TOPOLOGY,
         "The free GPUs are further apart than the pod allows.",
         "Allow a higher tier, do not require topology, or free GPUs that are near each other.",
+    ),
+    Reason(
+        WORKERS,
+        "As many pods with GPUs are on the node as the pool allows.",
+        "Raise the pool's limit of workers per node, or add nodes.",
     ),
     Reason(PODS, "The node holds as many pods as it may.", "Raise the kubelet's maxPods or add nodes."),
     Reason(CPU, "Too little CPU is free beside the GPUs.", "Lower the CPU request or add nodes with more CPU."),

@@ -17,7 +17,7 @@ Links = dict[frozenset[str], GpuLink]
 
 ONLY_FILTERS = ("mutex", "topology-aware")
 PATHS = ("", "system", "node", "hostbridge", "multiple", "single", "internal")
-TOGETHER = ("GpuNotIdle", "NumaNodeTooSmall", "GpusTooFarApart")
+TOGETHER = ("NumaNodeTooSmall", "GpusTooFarApart")
 
 
 def words_of(request: GpuRequest, policy: Policy) -> tuple[str, tuple[str, ...], ScoringWeights] | None:
@@ -193,10 +193,6 @@ def nearest(links: Links, request: GpuRequest, policy: Policy, preferred: list[G
 def together(links: Links, request: GpuRequest, policy: Policy, gpus: list[Gpu]) -> tuple[str, list[Gpu]]:
     """Return the first of the filters that look at a node's GPUs together which refuses it, and the GPUs left otherwise."""
     count = request.count
-    if mutex(request, policy):
-        gpus = [gpu for gpu in gpus if not gpu.pods]
-        if len(gpus) < count:
-            return "GpuNotIdle", []
     sets = allowed(request, gpus)
     if count and not sets:
         return "NumaNodeTooSmall", []

@@ -19,6 +19,7 @@ from schemas.cluster import GpuDevice, GpuInventory, Node, Oversubscription, Pod
 from schemas.decision import GpuGrant
 from schemas.hardware import GpuLink
 from schemas.ledger import Allocation
+from schemas.node_rules import NodeRequirement, NodeRules, NodeTerm, PreferredTerm, Taint, Toleration
 from schemas.placement import ScoringWeights, Topology, TopologyRules
 from schemas.pod import GpuRequest
 from schemas.reasons import REASONS
@@ -39,6 +40,7 @@ class World:
     links: dict[str, dict[frozenset[str], GpuLink]] = field(default_factory=dict)
     allocations: dict[str, dict[str, Allocation]] = field(default_factory=dict)
     frozen: set[str] = field(default_factory=set)
+    silent: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -48,7 +50,21 @@ class Gpu:
     vram_cap: int
     tflops_free: int
     vram_free: int
-    pods: int
+    held: list[GpuGrant]
+    barred: list[str]
+    """Why nobody can get it, whatever is free on it; empty if somebody can."""
+
+    @property
+    def alone(self) -> bool:
+        return any(grant.exclusive for grant in self.held)
+
+    @property
+    def pods(self) -> int:
+        return sum(grant.slots for grant in self.held)
+
+    @property
+    def full(self) -> bool:
+        return 0 < self.device.slots <= self.pods
 
 
 def gpus_of(world: World, name: str) -> list[Gpu]:
@@ -60,16 +76,18 @@ def gpus_of(world: World, name: str) -> list[Gpu]:
         extra = node.memory_bytes * over.host_memory // 100 + node.disk_bytes * over.host_disk // 100
         tflops, vram = device.tflops_milli * over.tflops_ratio // 100, device.vram_bytes + extra // len(devices)
         held = [g for a in world.allocations.get(name, {}).values() for g in a.gpus if g.uuid == device.uuid]
-        found.append(
-            Gpu(
-                device,
-                tflops,
-                vram,
-                tflops - sum(g.tflops_milli for g in held),
-                vram - sum(g.vram_bytes for g in held),
-                len(held),
-            )
-        )
+        barred = [
+            code
+            for code, applies in [
+                ("GpuUnhealthy", not device.healthy),
+                ("GpuCordoned", {device.uuid, "*"} & set(node.cordoned_gpus)),
+                ("GpuUsedByForeignAllocator", device.used_by),
+                ("GpuClaimedOutsideLedger", {device.uuid, "*"} & set(node.claimed_gpus)),
+            ]
+            if applies
+        ]
+        left = tflops - sum(g.tflops_milli for g in held), vram - sum(g.vram_bytes for g in held)
+        found.append(Gpu(device, tflops, vram, *left, held, barred))
     return found
 
 
@@ -82,25 +100,78 @@ def asks(request: GpuRequest, device: GpuDevice) -> tuple[int, int]:
 def left_of(world: World, name: str) -> tuple[int, int, int]:
     node, held = world.nodes[name], world.allocations.get(name, {}).values()
     return (
-        node.max_pods - len(held),
-        node.cpu_milli - sum(a.cpu_milli for a in held),
-        node.memory_bytes - sum(a.memory_bytes for a in held),
+        node.max_pods - node.taken_pods - len(held),
+        node.cpu_milli - node.taken_cpu_milli - sum(a.cpu_milli for a in held),
+        node.memory_bytes - node.taken_memory_bytes - sum(a.memory_bytes for a in held),
     )
+
+
+# Kubernetes' rules on nodes, read from its API reference.
+
+
+def meets(requirement: NodeRequirement, labels: dict[str, str]) -> bool:
+    has, value, values = requirement.key in labels, labels.get(requirement.key, ""), requirement.values
+    if requirement.operator in ("Gt", "Lt"):
+        if not has or not value.lstrip("-").isdigit():
+            return False
+        return int(value) > int(values[0]) if requirement.operator == "Gt" else int(value) < int(values[0])
+    return {
+        "In": has and value in values,
+        "NotIn": not (has and value in values),
+        "Exists": has,
+        "DoesNotExist": not has,
+    }[requirement.operator]
+
+
+def matches(term: NodeTerm, node: Node) -> bool:
+    parts = [meets(one, node.labels) for one in term.match_expressions]
+    parts += [meets(one, {"metadata.name": node.name}) for one in term.match_fields]
+    return bool(parts) and all(parts)
+
+
+def untolerated(rules: NodeRules | None, node: Node, *effects: str) -> list[Taint]:
+    def tolerates(one: Toleration, taint: Taint) -> bool:
+        if one.effect and one.effect != taint.effect:
+            return False
+        if not one.key:
+            return one.operator == "Exists"
+        return one.key == taint.key and (one.operator == "Exists" or one.value == taint.value)
+
+    tolerations = rules.tolerations if rules else ()
+    return [t for t in node.taints if t.effect in effects and not any(tolerates(one, t) for one in tolerations)]
+
+
+def preferred(world: World, name: str, request: GpuRequest) -> int:
+    node, rules = world.nodes[name], request.nodes
+    liked = sum(one.weight for one in rules.preferred if matches(one.preference, node)) if rules else 0
+    return liked - 100 * len(untolerated(rules, node, "PreferNoSchedule"))
+
+
+def asks_alone(request: GpuRequest) -> bool:
+    return request.count > 0 and (request.dedicated or request.isolation == "shared")
+
+
+def goes_with(request: GpuRequest, grant: GpuGrant) -> bool:
+    if "partitioned" in (request.isolation, grant.isolation):
+        return request.isolation == grant.isolation
+    return {request.isolation, grant.isolation} != {"soft", "hard"}
 
 
 Keep = Callable[[Gpu], bool]
 Refuses = Callable[[int, int], bool]
 
 
-def fitting_alone(world: World, name: str, request: GpuRequest) -> list[Gpu]:
+def fitting_alone(world: World, name: str, request: GpuRequest, policy: Policy) -> list[Gpu]:
     """Return the GPUs that the request fits on, each by itself."""
     found = gpus_of(world, name)
-    for _, keep, _ in filters_of(world, name, request, ""):
+    for _, keep, _ in filters_of(world, name, request, policy, ""):
         found = [gpu for gpu in found if keep(gpu)]
     return found
 
 
-def filters_of(world: World, name: str, request: GpuRequest, refused: str) -> list[tuple[str, Keep, Refuses]]:
+def filters_of(
+    world: World, name: str, request: GpuRequest, policy: Policy, refused: str
+) -> list[tuple[str, Keep, Refuses]]:
     """Return the filters in order: code, which GPUs stay, and whether the node falls given the GPUs before and after."""
     node, count, (pods, cpu, memory) = world.nodes[name], request.count, left_of(world, name)
 
@@ -113,22 +184,68 @@ def filters_of(world: World, name: str, request: GpuRequest, refused: str) -> li
     def none_left(_before: int, after: int) -> bool:
         return after == 0
 
+    def barred(code: str) -> tuple[str, Keep, Refuses]:
+        return code, lambda gpu: code not in gpu.barred, below
+
+    rules = request.nodes or NodeRules()
     found = [
+        ("NodeSelectorMismatch", *when(not set(rules.selector) <= set(node.labels.items()))),
+        (
+            "NodeAffinityMismatch",
+            *when(rules.required is not None and not any(matches(term, node) for term in rules.required)),
+        ),
         ("NodeNotReady", *when(not node.ready or node.unschedulable)),
         ("LedgerFrozen", *when(name in world.frozen)),
+        ("TaintNotTolerated", *when(bool(untolerated(request.nodes, node, "NoSchedule", "NoExecute")))),
     ]
     if count:
+        joinable = [
+            ("GpuNotIdle", lambda gpu: not gpu.held, none_left),
+        ] if asks_alone(request) or choosing.mutex(request, policy) else [
+            ("IsolationConflict", lambda gpu: all(goes_with(request, grant) for grant in gpu.held), none_left),
+            ("GpuHeldExclusively", lambda gpu: not gpu.alone, none_left),
+            ("GpuSlotsUsedUp", lambda gpu: not gpu.full, none_left),
+        ]  # fmt: skip
+        least = 1 if request.dialect == "hami" else 0
         found += [
             ("InventoryMissing", *when(name not in world.inventories)),
-            ("GpuUnhealthy", lambda gpu: gpu.device.healthy, below),
-            ("GpuUsedByForeignAllocator", lambda gpu: not gpu.device.used_by, below),
+            ("AgentSilent", *when(name in world.silent)),
+            barred("GpuUnhealthy"),
+            barred("GpuCordoned"),
+            barred("GpuUsedByForeignAllocator"),
+            barred("GpuClaimedOutsideLedger"),
             ("VendorMismatch", lambda gpu: request.vendor in ("", gpu.device.vendor), below),
             ("ModelMismatch", lambda gpu: not request.models or gpu.device.model in request.models, below),
+            ("ModelWordMismatch", lambda gpu: named(request, gpu.device.model.lower()), below),
+            ("VgpuModeMismatch", lambda gpu: not request.vgpu_mode or gpu.device.mode in request.vgpu_mode, below),
+            (
+                "UuidMismatch",
+                lambda gpu: (
+                    (not request.uuids or gpu.device.uuid in request.uuids)
+                    and gpu.device.uuid not in request.excluded_uuids
+                ),
+                below,
+            ),
+            ("IndexMismatch", lambda gpu: gpu.device.index in (request.gpu_indices or (gpu.device.index,)), below),
+            (
+                "IsolationUnavailable",
+                lambda gpu: (
+                    gpu.device.mode != "mig"
+                    and (
+                        request.isolation in ("", "shared")
+                        or not gpu.device.isolations
+                        or request.isolation in gpu.device.isolations
+                    )
+                ),
+                below,
+            ),
             ("TooFewGpus", *when(len(world.inventories.get(name, [])) < count)),
-            ("InsufficientCompute", lambda gpu: gpu.tflops_free >= asks(request, gpu.device)[0], none_left),
+            *joinable,
+            ("InsufficientCompute", lambda gpu: gpu.tflops_free >= max(least, asks(request, gpu.device)[0]), none_left),
             ("InsufficientVram", lambda gpu: gpu.vram_free >= asks(request, gpu.device)[1], none_left),
             ("TooFewGpusOnOneNode", lambda _gpu: True, lambda _before, after: after < count),
             *((code, *when(code == refused)) for code in choosing.TOGETHER),
+            ("TooManyWorkers", *when(workers_left(world, name) < 1)),
         ]
     return [
         *found,
@@ -138,14 +255,25 @@ def filters_of(world: World, name: str, request: GpuRequest, refused: str) -> li
     ]
 
 
+def named(request: GpuRequest, model: str) -> bool:
+    if any(word in model for word in request.excluded_model_words):
+        return False
+    return not request.model_words or any(word in model for word in request.model_words)
+
+
+def workers_left(world: World, name: str) -> float:
+    most = world.pools[world.nodes[name].pool].max_workers_per_node
+    return most - sum(bool(a.gpus) for a in world.allocations.get(name, {}).values()) if most else math.inf
+
+
 def run_filters(world: World, name: str, request: GpuRequest, policy: Policy) -> tuple[str, dict[str, int], list[Gpu]]:
     """Return the first refusing filter (empty if none), the GPUs that fell per filter, and the GPUs left standing."""
     standing, fallen = gpus_of(world, name) if request.count else [], {}
     refused, left = "", standing
-    alone = fitting_alone(world, name, request)
+    alone = fitting_alone(world, name, request, policy)
     if len(alone) >= request.count > 0:
         refused, left = choosing.together(world.links.get(name, {}), request, policy, alone)
-    for code, keep, refuses in filters_of(world, name, request, refused):
+    for code, keep, refuses in filters_of(world, name, request, policy, refused):
         before, standing = standing, [gpu for gpu in standing if keep(gpu)]
         fallen[code] = len(before) - len(standing)
         if refuses(len(before), len(standing)):
@@ -166,6 +294,8 @@ def weighted(memory: int, compute: int, policy: Policy, *, free: bool) -> int:
 
 
 def shares(gpu: Gpu) -> tuple[int, int]:
+    if gpu.alone:
+        return 10_000, 10_000
     return used_bp(gpu.vram_free, gpu.vram_cap), used_bp(gpu.tflops_free, gpu.tflops_cap)
 
 
@@ -191,7 +321,7 @@ def largest_share(free: int, physical: int) -> int:
 
 
 def free_share(gpu: Gpu, compute: int = 0, vram: int = 0) -> int:
-    if not gpu.device.healthy or gpu.device.used_by:
+    if gpu.barred or gpu.alone or gpu.full:
         return 0
     left = (
         largest_share(gpu.tflops_free, gpu.device.tflops_milli) - compute,
@@ -201,6 +331,8 @@ def free_share(gpu: Gpu, compute: int = 0, vram: int = 0) -> int:
 
 
 def share_left(gpu: Gpu, request: GpuRequest) -> int:
+    if asks_alone(request):
+        return 0
     device = gpu.device
     compute, vram = request.compute_milli, request.vram_milli
     if request.tflops_milli and device.tflops_milli:
@@ -225,7 +357,7 @@ def after_placing(world: World, name: str, request: GpuRequest, policy: Policy, 
     free = [
         (share_left(gpu, request) if slot in slots else free_share(gpu), gpu.device.model)
         for slot, gpu in enumerate(gpus)
-        if gpu.device.healthy and not gpu.device.used_by
+        if not gpu.barred
     ]
     return fragmentation(free, left_of(world, name)[1] - request.cpu_milli, policy.workload)
 
@@ -259,7 +391,7 @@ def worth(free: int, policy: Policy) -> int:
 
 
 def usable(world: World, name: str) -> list[Gpu]:
-    return [gpu for gpu in gpus_of(world, name) if gpu.device.healthy and not gpu.device.used_by]
+    return [gpu for gpu in gpus_of(world, name) if not gpu.barred]
 
 
 def value(world: World, name: str, request: GpuRequest, policy: Policy, slots: list[int]) -> Fraction:
@@ -294,7 +426,7 @@ def open_nodes(world: World, pool: str) -> list[str]:
     return [
         name
         for name, node in world.nodes.items()
-        if node.pool == pool and node.ready and not node.unschedulable and name not in world.frozen
+        if node.pool == pool and node.ready and not node.unschedulable and name not in world.frozen | world.silent
     ]
 
 
@@ -321,6 +453,8 @@ def penalty(world: World, name: str, request: GpuRequest, policy: Policy) -> int
         compute = math.ceil(Fraction(1000 * request.tflops_milli, device.tflops_milli))
     if request.vram_bytes and device.vram_bytes:
         vram = math.ceil(Fraction(1000 * request.vram_bytes, device.vram_bytes))
+    if asks_alone(request):
+        compute = 1000
     return request.count * min(1000, max(compute, vram)) * min(3000, scarcity) // 1000
 
 
@@ -433,14 +567,19 @@ def search(world: World, request: GpuRequest, policy: Policy) -> dict[str, Any]:
 
     def place(name: str) -> tuple[int, ...]:
         away, *rest = prefer(world, name, request, policy, scored[name][0])
-        return away, *rest, -members.index(name) if away else members.index(name)
+        by_name = -members.index(name) if away else members.index(name)
+        return -preferred(world, name, request), away, *rest, by_name
+
+    def parts(name: str) -> dict[str, int]:
+        liking = preferred(world, name, request)
+        return scored[name][1] | ({"preferred": liking} if liking else {})
 
     ranked = sorted(fits, key=place)
-    candidates = [(name, *scored[name]) for name in ranked[:3]]
+    candidates = [(name, scored[name][0], parts(name)) for name in ranked[:3]]
     if not ranked:
         return {"node": "", "gpus": [], "reason": max(refused, key=ORDER.index), "filters": filters, "candidates": []}
     chosen = pick(world, ranked[0], request, policy, fits[ranked[0]])
-    grants = [(d.uuid, d.index, *asks(request, d)) for d in chosen]
+    grants = [(d.uuid, d.index, *asks(request, d), asks_alone(request), request.isolation) for d in chosen]
     return {"node": ranked[0], "gpus": grants, "reason": "", "filters": filters, "candidates": candidates}
 
 
@@ -448,7 +587,7 @@ def summary(snapshot: Snapshot, request: GpuRequest, policy: Policy) -> dict[str
     found = decide(snapshot, request, policy)
     return {
         "node": found.node,
-        "gpus": [(g.uuid, g.index, g.tflops_milli, g.vram_bytes) for g in found.gpus],
+        "gpus": [(g.uuid, g.index, g.tflops_milli, g.vram_bytes, g.exclusive, g.isolation) for g in found.gpus],
         "reason": found.reason,
         "filters": [(f.reason, f.nodes, f.gpus, f.examples) for f in found.filters],
         "candidates": [(c.node, c.score, c.parts) for c in found.candidates],
@@ -468,7 +607,22 @@ pools = st.builds(
         host_memory=st.sampled_from([0, 50]),
         host_disk=st.sampled_from([0, 70]),
     ),
+    max_workers_per_node=st.sampled_from([0, 0, 1, 3]),
 )
+keys = st.sampled_from(["zone", "size"])
+taints = st.builds(
+    Taint,
+    key=keys,
+    value=st.sampled_from(["", "x"]),
+    effect=st.sampled_from(["NoSchedule", "PreferNoSchedule", "PreferNoSchedule", "NoExecute"]),
+)
+
+
+def rarely(strategy: st.SearchStrategy[Any], otherwise: Any = ()) -> st.SearchStrategy[Any]:
+    return st.one_of(*[st.just(otherwise)] * 5, strategy)
+
+
+some_taints = rarely(st.lists(taints, min_size=1, max_size=2).map(tuple))
 nodes = st.builds(
     Node,
     name=names,
@@ -479,6 +633,49 @@ nodes = st.builds(
     disk_bytes=amounts,
     ready=st.sampled_from([True, True, True, False]),
     unschedulable=st.sampled_from([False, False, False, True]),
+    labels=st.dictionaries(keys, st.sampled_from(["a", "b", "-1", "7", "12"]), max_size=2),
+    taints=some_taints,
+    taken_cpu_milli=st.sampled_from([0, 0, 2]),
+    taken_memory_bytes=st.sampled_from([0, 0, 2]),
+    taken_pods=st.sampled_from([0, 0, 1]),
+    cordoned_gpus=rarely(st.sampled_from([("n-a/0", "n-b/1"), ("*",)])),
+    claimed_gpus=rarely(st.sampled_from([("n-a/1", "n-b/1"), ("*",)])),
+)
+
+
+@st.composite
+def requirements(draw: st.DrawFn) -> NodeRequirement:
+    operator = draw(st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]))
+    values = {"Exists": (), "DoesNotExist": (), "Gt": ("7",), "Lt": ("12",)}.get(operator, ("a", "7"))
+    return NodeRequirement(key=draw(keys), operator=operator, values=values)
+
+
+terms = st.builds(
+    NodeTerm,
+    match_expressions=st.lists(requirements(), max_size=2).map(tuple),
+    match_fields=rarely(
+        st.builds(
+            NodeRequirement,
+            key=st.just("metadata.name"),
+            operator=st.sampled_from(["In", "NotIn"]),
+            values=st.just(("n-a", "n-c")),
+        ).map(lambda one: (one,))
+    ),
+)
+tolerations = st.one_of(
+    st.just(Toleration(operator="Exists")),
+    st.just(Toleration(operator="Exists", effect="NoSchedule")),
+    st.builds(Toleration, key=keys, operator=st.just("Exists"), effect=st.sampled_from(["", "PreferNoSchedule"])),
+    st.builds(Toleration, key=keys, operator=st.sampled_from(["", "Equal"]), value=st.sampled_from(["", "x"])),
+)
+rules = st.builds(
+    NodeRules.of,
+    selector=rarely(st.sampled_from([{"zone": "a"}, {"zone": "b", "size": "7"}]), {}),
+    required=rarely(st.lists(terms, max_size=2).map(tuple), None),
+    preferred=st.lists(
+        st.builds(PreferredTerm, weight=st.sampled_from([1, 50, 100]), preference=terms), max_size=2
+    ).map(tuple),
+    tolerations=st.lists(tolerations, max_size=2).map(tuple),
 )
 often_zero = st.one_of(st.just(0), amounts)
 
@@ -495,14 +692,16 @@ def inventories(draw: st.DrawFn) -> GpuInventory:
         amounts,
         st.integers(0, 2),
         st.sampled_from([0, 0, 1, -1]),
-        st.sampled_from([0, 4]),
+        st.sampled_from([0, 0, 1, 2, 4]),
+        st.sampled_from(["hami-core", "hami-core", "mps", "mig"]),
+        st.sampled_from([(), (), ("soft",), ("soft", "hard")]),
     )
     gpus = [
         GpuDevice(
             uuid=f"{name}/{slot}", index=index, model=model, vendor=vendor, healthy=healthy, used_by=used_by,
-            tflops_milli=tflops, vram_bytes=vram, numa_node=numa, slots=slots,
+            tflops_milli=tflops, vram_bytes=vram, numa_node=numa, slots=slots, mode=mode, isolations=isolations,
         )
-        for slot, (model, vendor, healthy, used_by, tflops, vram, index, numa, slots) in enumerate(
+        for slot, (model, vendor, healthy, used_by, tflops, vram, index, numa, slots, mode, isolations) in enumerate(
             draw(st.lists(device, max_size=4))
         )
     ]  # fmt: skip
@@ -523,28 +722,52 @@ def links_between(count: int) -> st.SearchStrategy[tuple[GpuLink, ...]]:
 
 @st.composite
 def allocations(draw: st.DrawFn, node: str) -> Allocation:
-    grants = draw(st.dictionaries(st.integers(0, 4), st.tuples(amounts, amounts), max_size=2))
+    tenancy = st.tuples(
+        st.sampled_from(["", "", "soft", "hard", "partitioned"]),
+        rarely(st.just(True), False),
+        st.sampled_from([1, 1, 2]),
+    )
+    grants = draw(st.dictionaries(st.integers(0, 4), st.tuples(amounts, amounts, tenancy), max_size=2))
     return Allocation(
         pod_uid=draw(st.sampled_from(["u1", "u2", "u3", "u4"])),
         namespace="ns",
         name="pod",
         pool="p",
         gpus=tuple(
-            GpuGrant(uuid=f"{node}/{slot}", index=0, tflops_milli=tflops, vram_bytes=vram)
-            for slot, (tflops, vram) in grants.items()
+            GpuGrant(
+                uuid=f"{node}/{slot}", index=0, tflops_milli=tflops, vram_bytes=vram,
+                isolation=isolation, exclusive=exclusive, slots=slots,
+            )
+            for slot, (tflops, vram, (isolation, exclusive, slots)) in grants.items()
         ),
         cpu_milli=draw(st.integers(0, 3)),
         memory_bytes=draw(st.integers(0, 3)),
-    )
+    )  # fmt: skip
+
+
+SPECIAL: dict[str, st.SearchStrategy[Any]] = {
+    "dedicated": st.just(True),
+    "gpu_indices": st.sampled_from([(0,), (1, 2)]),
+    "uuids": st.sampled_from([("n-a/0", "n-b/0"), ("n-a/1", "n-a/2", "n-c/0")]),
+    "excluded_uuids": st.sampled_from([("n-a/0",), ("n-b/0", "n-c/1")]),
+    "models": st.sampled_from([("A",), ("B", "A")]),
+    "vendor": st.just("N"),
+    "model_words": st.sampled_from([("a",), ("b", "x")]),
+    "excluded_model_words": st.just(("b",)),
+    "vgpu_mode": st.sampled_from([("hami-core",), ("mps", "mig")]),
+    "nodes": rules,
+    "dialect": st.just("hami"),
+}
 
 
 @st.composite
 def requests(draw: st.DrawFn) -> GpuRequest:
-    count = draw(st.integers(0, 3))
+    count = draw(st.sampled_from([0, 1, 1, 1, 2, 3]))
     by_share, vram_by_share = draw(st.booleans()), draw(st.booleans())
     share = st.sampled_from([0, 1, 250, 333, 500, 1000])
+    special = draw(st.lists(st.sampled_from([*sorted(SPECIAL), "nodes"]), max_size=2).map(set))
     return GpuRequest(
-        pool=draw(st.sampled_from(["p", "p", "p", "q", "r"])),
+        pool=draw(st.sampled_from(["p", "p", "p", "p", "p", "q", "r"])),
         count=count,
         tflops_milli=0 if by_share or not count else draw(often_zero),
         compute_milli=draw(share) if by_share and count else 0,
@@ -552,8 +775,8 @@ def requests(draw: st.DrawFn) -> GpuRequest:
         vram_milli=draw(share) if vram_by_share and count else 0,
         cpu_milli=draw(st.integers(0, 3)),
         memory_bytes=draw(st.integers(0, 3)),
-        models=draw(st.sampled_from([(), (), ("A",), ("B", "A")])),
-        vendor=draw(st.sampled_from(["", "", "N"])),
+        isolation=draw(st.sampled_from(["", "soft", "soft", "hard", "shared"])),
+        **{field: draw(SPECIAL[field]) for field in sorted(special)},
         **draw(manners),
     )
 
@@ -638,7 +861,7 @@ def events(draw: st.DrawFn) -> Event:
         st.sampled_from(
             [
                 *("put_node", "put_node", "put_inventory", "put_inventory", "add", "add", "remove", "remove"),
-                *("set_allocations", "put_pool", "freeze", "remove_node", "remove_inventory", "remove_pool"),
+                *("set_allocations", "put_pool", "freeze", "remove_node", "remove_inventory", "remove_pool", "silence"),
             ]
         )
     )
@@ -653,6 +876,7 @@ def events(draw: st.DrawFn) -> Event:
             st.just(node), st.lists(allocations(node), max_size=3, unique_by=lambda a: a.pod_uid)
         ),
         "freeze": st.tuples(st.just(node)),
+        "silence": st.tuples(st.just(node), st.booleans()),
         "remove_node": st.tuples(st.just(node)),
         "remove_inventory": st.tuples(st.just(node)),
         "remove_pool": st.tuples(st.sampled_from(["p", "q"])),
@@ -679,11 +903,16 @@ def apply(world: World, event: Event) -> None:
         world.frozen.discard(subject)
     elif kind == "freeze":
         world.frozen.add(subject)
+    elif kind == "silence":
+        (world.silent.add if more[0] else world.silent.discard)(subject)
 
 
 def tell(snapshot: Snapshot, told: Iterable[Event]) -> None:
     for kind, arguments in told:
-        getattr(snapshot, kind)(*arguments)
+        if kind == "silence":
+            snapshot.set_silent(arguments[0], silent=arguments[1])
+        else:
+            getattr(snapshot, kind)(*arguments)
 
 
 def retold_links(world: World, name: str, gpus: list[GpuDevice]) -> tuple[GpuLink, ...]:
@@ -701,22 +930,29 @@ def retold(world: World) -> list[Event]:
         for name, gpus in world.inventories.items()
     ]
     told += [("add", (name, held)) for name, holds in world.allocations.items() for held in holds.values()]
+    told += [("silence", (name, True)) for name in world.silent]
     return told + [("freeze", (name,)) for name in world.frozen]
 
 
 @st.composite
 def starts(draw: st.DrawFn) -> list[Event]:
     """Return a cluster of one to five nodes that mostly works, so that most decisions get past the first filters."""
-    told: list[Event] = [("put_pool", (draw(pools),)), ("put_pool", (Pool(name="p"),))]
+    pool = Pool(name="p", max_workers_per_node=draw(st.sampled_from([0, 0, 1, 2])))
+    told: list[Event] = [("put_pool", (draw(pools),)), ("put_pool", (pool,))]
     for name in NODES[: draw(st.integers(1, 5))]:
+        slots = draw(st.sampled_from([0, 0, 1, 2]))
         gpus = [
             GpuDevice(
                 uuid=f"{name}/{slot}", index=slot, model="A", vendor="N", tflops_milli=8, vram_bytes=9,
-                numa_node=slot // 2, slots=4,
+                numa_node=slot // 2, slots=slots,
             )
-            for slot in range(draw(st.integers(0, 4)))
+            for slot in range(draw(st.integers(1, 4)))
         ]  # fmt: skip
-        told.append(("put_node", (Node(name=name, pool="p", cpu_milli=9, memory_bytes=9, max_pods=4),)))
+        labels = {"zone": draw(st.sampled_from(["a", "b"])), "size": draw(st.sampled_from(["7", "12"]))}
+        node = Node(
+            name=name, pool="p", cpu_milli=9, memory_bytes=9, max_pods=4, labels=labels, taints=draw(some_taints)
+        )
+        told.append(("put_node", (node,)))
         links = draw(links_between(len(gpus)))
         told.append(("put_inventory", (GpuInventory(node=name, gpus=gpus, observed_at=AT, links=links),)))
     return told
@@ -728,8 +964,8 @@ relaxed = settings(deadline=None, suppress_health_check=list(HealthCheck), deran
 @settings(relaxed, max_examples=250)
 @given(
     start=starts(),
-    steps=st.lists(st.one_of(events(), events(), st.booleans()), max_size=30),
-    asked=st.lists(st.tuples(requests(), policies()), min_size=1, max_size=4),
+    steps=st.lists(st.one_of(events(), st.booleans(), st.booleans()), min_size=6, max_size=30),
+    asked=st.lists(st.tuples(requests(), policies()), min_size=2, max_size=4),
     few_rows=st.sampled_from([0, fit.FEW_ROWS]),
 )
 def test_decide_equals_exhaustive_search_whatever_it_has_cached(
@@ -830,4 +1066,9 @@ def test_capacity_is_never_exceeded(told: list[Event], asked: list[GpuRequest], 
             apply(world, ("add", (found.node, held)))
     for name in world.nodes:
         assert min(left_of(world, name)) >= 0
-        assert all(gpu.tflops_free >= 0 and gpu.vram_free >= 0 for gpu in gpus_of(world, name))
+        assert workers_left(world, name) >= 0
+        for gpu in gpus_of(world, name):
+            assert min(gpu.tflops_free, gpu.vram_free) >= 0
+            assert len(gpu.held) == 1 or not gpu.alone
+            assert not {"soft", "hard"} <= {grant.isolation for grant in gpu.held}
+            assert not gpu.device.slots or len(gpu.held) <= gpu.device.slots

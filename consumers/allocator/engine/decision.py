@@ -2,11 +2,12 @@
 
 from typing import Final
 
+from consumers.allocator.engine.eligibility import Eligibility, screen_key
 from consumers.allocator.engine.manner import manner_of
 from consumers.allocator.engine.need import Need
 from consumers.allocator.engine.policy import Policy
 from consumers.allocator.engine.promises import unsupported
-from consumers.allocator.engine.rules import ENGINE_VERSION, FITS, NO_INVENTORY, STAGE_SHIFT
+from consumers.allocator.engine.rules import ENGINE_VERSION, FITS, STAGE_SHIFT
 from consumers.allocator.engine.snapshot import Snapshot
 from schemas import reasons
 from schemas.decision import Basis, Decision, FilterReport
@@ -53,7 +54,7 @@ def decide(snapshot: Snapshot, request: GpuRequest, policy: Policy) -> Decision:
         dominant = next(report.reason for report in reversed(filters) if report.nodes)
         message = f"0 of {table.live} nodes fit: {refused}"
         return _unschedulable(request, policy, dominant, message, filters)
-    candidates = tuple(fit.order.candidate(row) for row in best)
+    candidates = tuple(fit.candidate(row) for row in best)
     host = table.hosts[best[0]]
     assert host is not None  # noqa: S101
     winner = candidates[0]
@@ -92,11 +93,11 @@ def fits_on(snapshot: Snapshot, request: GpuRequest, node: str, policy: Policy |
         return False
     if unsupported(request):
         return False
-    stage = host.stage
-    if stage and (request.count or stage != NO_INVENTORY):
+    eligibility = Eligibility(screen_key(request))
+    if eligibility.node_stage(host):
         return False
     need = Need(request, manner_of(request, policy or snapshot.pools()[request.pool]))
-    slots = [slot for slot, device in enumerate(host.devices or ()) if need.accepts(device)]
+    slots = need.sift(host, eligibility.standing(host))[0]
     return need.judge(host, slots)[0] >> STAGE_SHIFT == FITS
 
 

@@ -7,11 +7,12 @@ function of the table: a fit that has lived long and one made just now agree, an
 
 from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from consumers.allocator.engine.host import Host
-from consumers.allocator.engine.need import SHORT, Need
+from consumers.allocator.engine.need import SHORT, Need, sifted
 from consumers.allocator.engine.ranking import REFUSED, Keys, Order
 from consumers.allocator.engine.rules import (
     COMPUTE,
@@ -19,16 +20,16 @@ from consumers.allocator.engine.rules import (
     COUNT_MASK,
     COUNTS_MASK,
     FITS,
-    PODS,
     STAGE_CODES,
     STAGE_SHIFT,
     STAGES,
     VRAM,
+    WORKERS,
 )
 from consumers.allocator.engine.screen import Screen, count_per_row
 from consumers.allocator.engine.table import ENOUGH_COMPUTE, ENOUGH_GPUS, ENOUGH_VRAM, Table
 from consumers.allocator.engine.together import Together
-from schemas.decision import FilterReport, GpuGrant
+from schemas.decision import Candidate, FilterReport, GpuGrant
 
 Ints = NDArray[np.int64]
 Rows = NDArray[np.intp]
@@ -39,11 +40,14 @@ FEW_ROWS: Final = 20
 
 _REFUSAL: Final = 1 << STAGE_SHIFT
 """The least verdict that refuses."""
-_TOGETHER: Final = (PODS + 1) << STAGE_SHIFT
+_TOGETHER: Final = (WORKERS + 1) << STAGE_SHIFT
 """The least verdict of a filter before those of whole nodes that come last."""
 _ROW: Final = 1 << STAGE_SHIFT
 _NOWHERE: Final = -1
 _GPU_AMOUNTS: Final = (COMPUTE, VRAM)
+
+PREFERRED: Final = "preferred"
+"""The part of a candidate's score that says how much the pod itself prefers the node. It decides before the policy."""
 
 
 class Fit:
@@ -56,7 +60,7 @@ class Fit:
     """
 
     __slots__ = (
-        "_counts", "_cursor", "_epoch", "_examples", "_horizon", "_keys", "_table", "_verdicts",
+        "_counts", "_cursor", "_epoch", "_examples", "_horizon", "_keys", "_sifted", "_sifted_in_all", "_table", "_verdicts",
         "need", "order", "screen",
     )  # fmt: skip
 
@@ -71,6 +75,9 @@ class Fit:
         self._keys: Keys = np.zeros(0, dtype=np.int32)
         # Per stage the rows that end there, and their GPUs with enough compute and with enough VRAM too, packed.
         self._counts = [0] * STAGES
+        # Per row the GPUs that fell for who is on them, packed, and their sum; None as long as nobody is on any who could matter.
+        self._sifted: Ints | None = None
+        self._sifted_in_all = 0
         # First refused nodes per stage, None when not known; and the last row that could change them.
         self._examples: list[tuple[str, ...] | None] = [None] * STAGES
         self._horizon = [_NOWHERE] * STAGES
@@ -93,6 +100,8 @@ class Fit:
         else:
             changed = None
         self._epoch, self._cursor = table.epoch, log.end
+        if self._sifted is None and table.marked & self.need.marks:
+            self._sifted = np.zeros(len(table.hosts), dtype=np.int64)
         if changed is None or 2 * len(changed) > len(table.hosts):
             self._rebuild()
         elif len(changed) <= FEW_ROWS:
@@ -101,14 +110,36 @@ class Fit:
             self._update_many(np.fromiter(changed, dtype=np.intp, count=len(changed)))
 
     def best(self, count: int) -> list[int]:
-        """Return the best rows that fit, at most ``count``, best first."""
-        return self.order.best(self._keys, min(count, self.fitting_nodes))
+        """Return the best rows that fit, at most ``count``, best first: those that the pod prefers, then the policy's order."""
+        count, preference = min(count, self.fitting_nodes), self.screen.preference
+        if preference is None:
+            return self.order.best(self._keys, count)
+        fits = self._keys > REFUSED
+        rows: list[int] = []
+        for liking in sorted(set(preference[fits].tolist()), reverse=True):
+            alike = fits & (preference == liking)
+            few = min(count - len(rows), int(alike.sum()))
+            rows += self.order.best(np.where(alike, self._keys, self.order.dtype(REFUSED)), few)
+            if len(rows) == count:
+                break
+        return rows
+
+    def candidate(self, row: int) -> Candidate:
+        """Return a row, one of the last :meth:`best`, as a decision names it."""
+        found, preference = self.order.candidate(row), self.screen.preference
+        liking = 0 if preference is None else preference.item(row)
+        return msgspec.structs.replace(found, parts={**found.parts, PREFERRED: liking}) if liking else found
 
     def reports(self) -> tuple[FilterReport, ...]:
         """Return what each filter removed, in filter order, without those that removed nothing."""
-        totals, counts, examples = self.screen.totals, self._counts, self._examples
+        totals, counts, examples = self.screen.totals.copy(), self._counts, self._examples
         everywhere = sum(counts)
         computable, fitting = (everywhere >> COMPUTE_SHIFT) & COUNT_MASK, everywhere & COUNT_MASK
+        joinable = self.screen.eligible
+        if self._sifted_in_all:
+            for stage, _ in self.need.sieves:
+                totals[stage] = sifted(self._sifted_in_all, stage)
+                joinable -= totals[stage]
         found = []
         for stage, code in STAGE_CODES.items():
             count, gpus = counts[stage], totals[stage]
@@ -117,7 +148,7 @@ class Fit:
             nodes = count >> STAGE_SHIFT
             gpus += count & COUNT_MASK
             if stage == COMPUTE:
-                gpus = self.screen.eligible - computable
+                gpus = joinable - computable
             elif stage == VRAM:
                 gpus = computable - fitting
             if nodes:
@@ -135,7 +166,7 @@ class Fit:
         if not need.count:
             return ()
         assert host.devices is not None  # noqa: S101
-        _, fitting = need.fitting(host, self.screen.slots(row))
+        _, fitting = need.fitting(host, need.sift(host, self.screen.slots(row))[0])
         if need.together is None:
             chosen = self.order.choose(row, host, fitting, need.count)
         else:
@@ -166,6 +197,11 @@ class Fit:
             limits[:, : ENOUGH_GPUS + 1] = 0
             verdicts: Ints = SHORT.take((limits < need.limits).argmax(axis=1))
             return np.maximum(verdicts, self.screen.stages.take(rows), out=verdicts), fitting
+        stages: Ints | None = None
+        if self._sifted is not None:
+            before = int(self._sifted.take(rows).sum())
+            self._sifted[rows], stages = need.sift_rows(table.marks.take(rows, axis=0), fitting)
+            self._sifted_in_all += int(self._sifted.take(rows).sum()) - before
         fitting &= getattr(table, need.compute_column).take(rows, axis=0) >= need.compute
         computable = count_per_row(fitting)
         fitting &= getattr(table, need.vram_column).take(rows, axis=0) >= need.vram
@@ -173,6 +209,8 @@ class Fit:
         limits[:, ENOUGH_COMPUTE] = computable
         limits[:, ENOUGH_VRAM : ENOUGH_GPUS + 1] = fits[:, np.newaxis]
         verdicts = SHORT.take((limits < need.limits).argmax(axis=1))
+        if stages is not None:
+            np.maximum(verdicts, stages, out=verdicts)
         verdicts += np.left_shift(computable, COMPUTE_SHIFT, dtype=np.int64)
         verdicts += fits
         # Stages count down in filter order, and no GPU stands on a screened row: the larger verdict is the earlier.
@@ -194,6 +232,8 @@ class Fit:
 
     def _rebuild(self) -> None:
         rows = np.arange(len(self._table.hosts))
+        if self._sifted is not None:
+            self._sifted, self._sifted_in_all = np.zeros(len(rows), dtype=np.int64), 0
         verdicts, fitting = self._verdicts_on(rows)
         self._verdicts = verdicts
         self._keys = np.full(len(rows), REFUSED, dtype=self.order.dtype)
@@ -234,16 +274,25 @@ class Fit:
 
     def _update_few(self, rows: set[int]) -> None:
         verdicts, keys, stages, counts = self._verdicts, self._keys, self.screen.stages, self._counts
+        need, marks = self.need, self.need.marks
         for row in rows:
             new, old = stages.item(row), verdicts.item(row)
-            key = REFUSED
+            key, fallen = REFUSED, 0
             if not new:
                 host = self._table.hosts[row]
                 assert host is not None  # noqa: S101
-                new, fitting = self.need.judge(host, self.screen.slots(row))
+                slots, refusal = self.screen.slots(row), 0
+                if host.marked & marks:
+                    slots, fallen, refusal = need.sift(host, slots)
+                new, fitting = need.judge(host, slots)
+                if refusal:
+                    new = refusal << STAGE_SHIFT
                 if new < _REFUSAL:
                     key = self.order.key(row, host, fitting)
             keys[row] = key
+            if self._sifted is not None:
+                self._sifted_in_all += fallen - self._sifted.item(row)
+                self._sifted[row] = fallen
             if new == old:
                 continue
             verdicts[row] = new

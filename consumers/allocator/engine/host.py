@@ -6,8 +6,9 @@ from typing import Final
 import msgspec
 
 from consumers.allocator.engine.layout import Layout, layout_of
-from consumers.allocator.engine.rules import ALL_BP, FROZEN, NO_INVENTORY, NOT_READY
-from schemas.cluster import GpuDevice, Node, Oversubscription
+from consumers.allocator.engine.rules import ALL_BP, FROZEN, MAX_AMOUNT, NO_INVENTORY, NOT_READY, SILENT
+from consumers.allocator.engine.tenancy import ALONE, CLOSED, marks, weight
+from schemas.cluster import GpuDevice, Node, Pool
 from schemas.hardware import GpuLink
 from schemas.ledger import Allocation
 
@@ -59,19 +60,27 @@ class Host:
         devices: The inventory; None until it arrives.
         links: How the GPUs reach each other, by slot.
         frozen: The node's ledger record cannot be decoded.
+        silent: The node's agent has not spoken for too long.
         allocations: What pods hold, by pod UID.
         row: Row in the pool's table; -1 while it has none.
+        workers_free: Pods with GPUs that may still come.
+        kinds: Number of each GPU's kind.
+        usable: Whether pods can get the GPU at all, whatever is free on it.
+        marks: Who is on each GPU, as bits; see :mod:`~consumers.allocator.engine.tenancy`.
+        marked: Bits of all GPUs together.
         tflops_share: Largest compute share, in thousandths of the physical GPU, that still fits each GPU.
         vram_share: As ``tflops_share``, for VRAM.
-        tflops_bp: Used share of schedulable compute, in hundredths of a percent.
+            Less than 0 where nobody can get anything more.
+        tflops_bp: Used share of schedulable compute, in hundredths of a percent: all of a GPU that one pod holds alone.
         vram_bp: As ``tflops_bp``, for VRAM.
         tenants: How many pods are on each GPU.
     """
 
     __slots__ = (
-        "_layout", "allocations", "cpu_bp", "cpu_free", "devices", "frozen", "kinds", "links", "memory_bp",
-        "memory_free", "name", "node", "pods_free", "row", "slots", "tenants", "tflops_bp", "tflops_cap",
-        "tflops_free", "tflops_share", "vram_bp", "vram_cap", "vram_free", "vram_share",
+        "_layout", "_tally", "allocations", "cpu_bp", "cpu_free", "devices", "frozen", "kinds", "links", "marked", "marks",
+        "memory_bp", "memory_free", "name", "node", "pods_free", "row", "silent", "slots", "tenants", "tflops_bp",
+        "tflops_cap", "tflops_free", "tflops_share", "usable", "vram_bp", "vram_cap", "vram_free", "vram_share",
+        "workers_free",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -80,15 +89,15 @@ class Host:
         self.devices: tuple[GpuDevice, ...] | None = None
         self.links: tuple[GpuLink, ...] = ()
         self._layout: Layout | None = None
-        self.frozen = False
+        self.frozen = self.silent = False
         self.allocations: dict[str, Allocation] = {}
         self.row = -1
-        self.rebuild(Oversubscription(), lambda _device: 0)
+        self.rebuild(Pool(name=""), lambda _device, _node: (0, True))
 
     @property
     def empty(self) -> bool:
         """Whether nothing is known under this name any more."""
-        return self.node is None and self.devices is None and not self.allocations and not self.frozen
+        return self.node is None and self.devices is None and not (self.allocations or self.frozen or self.silent)
 
     @property
     def stage(self) -> int:
@@ -97,7 +106,9 @@ class Host:
             return NOT_READY
         if self.frozen:
             return FROZEN
-        return NO_INVENTORY if self.devices is None else 0
+        if self.devices is None:
+            return NO_INVENTORY
+        return SILENT if self.silent else 0
 
     @property
     def layout(self) -> Layout:
@@ -106,20 +117,28 @@ class Host:
             self._layout = layout_of(tuple(device.numa_node for device in self.devices or ()), self.links)
         return self._layout
 
-    def free(self) -> tuple[int, int, int, list[int], list[int], list[int]]:
-        """Return what is left: pod slots, CPU, memory, and per GPU compute and VRAM; and the pods on each."""
-        left = self.pods_free, self.cpu_free, self.memory_free
-        return *left, self.tflops_free.copy(), self.vram_free.copy(), self.tenants.copy()
+    def free(self) -> tuple[int, int, int, int, list[int], list[int], list[int]]:
+        """Return what is left: worker and pod slots, CPU, memory, and per GPU compute, VRAM and who is on it."""
+        return (
+            *(self.workers_free, self.pods_free, self.cpu_free, self.memory_free),
+            *(self.tflops_free.copy(), self.vram_free.copy(), self._tally.copy()),
+        )
 
-    def rebuild(self, over: Oversubscription, kind_of: Callable[[GpuDevice], int]) -> None:
-        """Compute everything anew from the node, the inventory and the allocations."""
-        node, devices = self.node, self.devices or ()
+    def rebuild(self, pool: Pool, kind_of: Callable[[GpuDevice, Node | None], tuple[int, bool]]) -> None:
+        """Compute everything anew from the node, the inventory and the allocations.
+
+        Args:
+            pool: The node's pool.
+            kind_of: Returns the number of a GPU's kind, and whether pods can get it at all.
+        """
+        node, devices, over = self.node, self.devices or (), pool.oversubscription
         extra = 0
         if node is not None and devices:
             expansion = node.memory_bytes * over.host_memory // 100 + node.disk_bytes * over.host_disk // 100
             extra = expansion // len(devices)
         self._layout = None
-        self.kinds = [kind_of(device) for device in devices]
+        kinds = [kind_of(device, node) for device in devices]
+        self.kinds, self.usable = [kind for kind, _ in kinds], [usable for _, usable in kinds]
         self.tenants = [0] * len(devices)
         self.slots = {device.uuid: slot for slot, device in enumerate(devices)}
         self.tflops_cap = [device.tflops_milli * over.tflops_ratio // 100 for device in devices]
@@ -127,9 +146,11 @@ class Host:
         self.tflops_free, self.vram_free = self.tflops_cap.copy(), self.vram_cap.copy()
         self.tflops_share, self.vram_share = [0] * len(devices), [0] * len(devices)
         self.tflops_bp, self.vram_bp = [0] * len(devices), [0] * len(devices)
-        self.pods_free = node.max_pods if node else 0
-        self.cpu_free = node.cpu_milli if node else 0
-        self.memory_free = node.memory_bytes if node else 0
+        self._tally, self.marks, self.marked = [0] * len(devices), [0] * len(devices), 0
+        self.workers_free = pool.max_workers_per_node or MAX_AMOUNT
+        self.pods_free = node.max_pods - node.taken_pods if node else 0
+        self.cpu_free = node.cpu_milli - node.taken_cpu_milli if node else 0
+        self.memory_free = node.memory_bytes - node.taken_memory_bytes if node else 0
         self.cpu_bp = self.memory_bp = 0
         for slot in range(len(devices)):
             self._measure(slot)
@@ -146,20 +167,27 @@ class Host:
         """Do several :meth:`charge` at once."""
         changed: list[int] = []
         slots, tflops_free, vram_free, tenants = self.slots, self.tflops_free, self.vram_free, self.tenants
+        tally = self._tally
         for allocation, sign in charges:
             for grant in allocation.gpus:
                 slot = slots.get(grant.uuid)
                 if slot is not None:
                     tflops_free[slot] -= sign * grant.tflops_milli
                     vram_free[slot] -= sign * grant.vram_bytes
-                    tenants[slot] += sign
+                    tenants[slot] += sign * grant.slots
+                    tally[slot] += sign * weight(grant)
                     if slot not in changed:
                         changed.append(slot)
+            self.workers_free -= sign * bool(allocation.gpus)
             self.pods_free -= sign
             self.cpu_free -= sign * allocation.cpu_milli
             self.memory_free -= sign * allocation.memory_bytes
         for slot in changed:
             self._measure(slot)
+        if changed:
+            self.marked = 0
+            for found in self.marks:
+                self.marked |= found
         node = self.node
         if node is not None:
             self.cpu_bp = _used_bp(node.cpu_milli - self.cpu_free, node.cpu_milli)
@@ -171,6 +199,7 @@ class Host:
         # So one number per GPU answers every share, without a product per request.
         assert self.devices is not None  # noqa: S101
         device = self.devices[slot]
+        found = self.marks[slot] = marks(self._tally[slot], device.slots)
         free, physical = self.tflops_free[slot], device.tflops_milli
         self.tflops_share[slot] = (
             -1 if free < 0 else min((1000 * free + 999) // physical, _ANY_SHARE) if physical else _ANY_SHARE
@@ -181,6 +210,10 @@ class Host:
             -1 if free < 0 else min((1000 * free + 999) // physical, _ANY_SHARE) if physical else _ANY_SHARE
         )
         self.vram_bp[slot] = _used_bp(self.vram_cap[slot] - free, self.vram_cap[slot])
+        if found & CLOSED:
+            self.tflops_share[slot] = self.vram_share[slot] = -1
+            if found & ALONE:
+                self.tflops_bp[slot] = self.vram_bp[slot] = ALL_BP
 
     def capacity(self) -> Capacity:
         """Return the node's GPU capacity, physical, schedulable and granted."""

@@ -56,8 +56,12 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def as_a_whole(self) -> bool:
         """Whether anything is asked of the GPUs of a pod as a whole."""
-        beyond_order = {"mutex", "topology-aware"}.intersection(self.gpus)
-        return bool(self.numa_bind or self.topology or self.partitioned or beyond_order)
+        return bool(self.numa_bind or self.topology or self.partitioned or "topology-aware" in self.gpus)
+
+    @property
+    def idle(self) -> bool:
+        """Whether only GPUs are taken that nobody is on (``mutex``); others may join."""
+        return "mutex" in self.gpus
 
 
 _NOTHING: Final = Manner()

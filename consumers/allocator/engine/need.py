@@ -1,24 +1,32 @@
 """A request as the filters see it: the numbers to compare, and which columns to compare them with."""
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from consumers.allocator.engine.eligibility import ScreenKey, screen_key
 from consumers.allocator.engine.host import Host
 from consumers.allocator.engine.manner import Manner
 from consumers.allocator.engine.rules import (
     COMPUTE,
     COMPUTE_SHIFT,
+    CONFLICT,
     CPU,
+    EXCLUSIVE,
     FITS,
     MAX_AMOUNT,
     MEMORY,
+    NOT_IDLE,
     PODS,
     SAME_NODE,
+    SLOTS,
     STAGE_SHIFT,
     VRAM,
+    WORKERS,
 )
+from consumers.allocator.engine.screen import count_per_row
+from consumers.allocator.engine.tenancy import ALONE, FULL, HELD, conflicts, wants_alone
 from consumers.allocator.engine.together import Together
 from schemas.cluster import GpuDevice
 from schemas.decision import GpuGrant
@@ -26,28 +34,38 @@ from schemas.placement import GpuPolicy, NodePolicy, ScoringWeights, Topology
 from schemas.pod import WHOLE, GpuRequest
 
 ShapeKey = tuple[
-    int, int, int, int, int, int, int, tuple[str, ...], str,
+    ScreenKey, int, int, int, int, int, int, bool, bool,
     NodePolicy, tuple[GpuPolicy, ...], ScoringWeights | None, bool, Topology | None,
 ]  # fmt: skip
 
-SHORT: Final = np.array([COMPUTE, VRAM, SAME_NODE, PODS, CPU, MEMORY, FITS], dtype=np.int64) << STAGE_SHIFT
+SHORT: Final = np.array([COMPUTE, VRAM, SAME_NODE, WORKERS, PODS, CPU, MEMORY, FITS], dtype=np.int64) << STAGE_SHIFT
 """The verdict's stage when that column of ``limits`` is the first that falls short."""
 
+SIFTS: Final = (CONFLICT, NOT_IDLE, EXCLUSIVE, SLOTS)
+"""The filters that look at who is on a GPU."""
+
+_SIFT_SHIFTS: Final = {CONFLICT: 0, NOT_IDLE: 0, EXCLUSIVE: 20, SLOTS: 40}
+_SIFT_MASK: Final = (1 << 20) - 1
 _NEVER_SHORT: Final = -MAX_AMOUNT
+
+
+def sifted(packed: int, stage: int) -> int:
+    """Return how many GPUs fell to one of :data:`SIFTS`, out of a packed count of one request."""
+    return (packed >> _SIFT_SHIFTS[stage]) & _SIFT_MASK
 
 
 def shape_key(request: GpuRequest) -> ShapeKey:
     """Return what two requests must share to fit the same nodes: all but pool, quality of service and priority."""
     return (
-        request.count,
+        screen_key(request),
         request.tflops_milli,
         request.compute_milli,
         request.vram_bytes,
         request.vram_milli,
         request.cpu_milli,
         request.memory_bytes,
-        request.models,
-        request.vendor,
+        request.dedicated,
+        request.dialect == "hami",
         request.node_policy,
         request.gpu_policies,
         request.scoring_weights,
@@ -61,17 +79,21 @@ class Need:
 
     Compute is compared with the free amount, or for a share with the largest share that fits (see
     :class:`~consumers.allocator.engine.host.Host`); VRAM likewise. So a share costs no more than an amount, though it
-    means another amount on each kind of GPU.
+    means another amount on each kind of GPU. A HAMi pod that states no compute needs a GPU with some left, and is not counted
+    against it (HAMi's ``CardComputeUnitsExhausted``).
 
     Attributes:
         compute_column: ``tflops_free`` or ``tflops_share``, in a table as in a host.
         vram_column: ``vram_free`` or ``vram_share``.
         limits: Least values of the columns of a table's ``limits``.
+        sieves: The filters of :data:`SIFTS` that concern the request, each with the marks of GPUs that it refuses.
+        marks: All of these marks.
         together: What is asked of the GPUs of the pod as a whole, if anything is.
     """
 
     __slots__ = (
-        "compute", "compute_column", "count", "cpu", "limits", "memory", "request", "together", "vram", "vram_column",
+        "alone", "compute", "compute_column", "count", "cpu", "limits", "marks", "memory", "request", "sieves", "together",
+        "vram", "vram_column", "workers",
     )  # fmt: skip
 
     def __init__(self, request: GpuRequest, manner: Manner | None = None) -> None:
@@ -79,23 +101,54 @@ class Need:
         self.together = Together(manner, request.count) if manner is not None and manner.as_a_whole else None
         self.count = request.count
         self.compute_column = "tflops_share" if request.compute_milli else "tflops_free"
+        some = 1 if self.count else 0
         self.compute = min(request.compute_milli or request.tflops_milli, MAX_AMOUNT + 1)
+        if not self.compute and request.dialect == "hami":
+            self.compute = some
         self.vram_column = "vram_share" if request.vram_milli else "vram_free"
         self.vram = min(request.vram_milli or request.vram_bytes, MAX_AMOUNT + 1)
+        self.workers = some or _NEVER_SHORT
         self.cpu = min(request.cpu_milli, MAX_AMOUNT + 1) or _NEVER_SHORT
         self.memory = min(request.memory_bytes, MAX_AMOUNT + 1) or _NEVER_SHORT
-        some = 1 if self.count else 0
-        self.limits: NDArray[np.int64] = np.array([some, some, self.count, 1, self.cpu, self.memory, 0], dtype=np.int64)
-
-    def accepts(self, device: GpuDevice) -> bool:
-        """Return whether the GPU is one the request may have at all, whatever is free on it."""
-        models, vendor = self.request.models, self.request.vendor
-        return (
-            device.healthy
-            and not device.used_by
-            and (not vendor or device.vendor == vendor)
-            and (not models or device.model in models)
+        self.limits: NDArray[np.int64] = np.array(
+            [some, some, self.count, self.workers, 1, self.cpu, self.memory, 0], dtype=np.int64
         )
+        self.alone = wants_alone(request)
+        if not self.count:
+            self.sieves: tuple[tuple[int, int], ...] = ()
+        elif self.alone or (manner is not None and manner.idle):
+            self.sieves = ((NOT_IDLE, HELD),)
+        else:
+            self.sieves = ((CONFLICT, conflicts(request.isolation)), (EXCLUSIVE, ALONE), (SLOTS, FULL))
+        self.marks = 0
+        for _, mask in self.sieves:
+            self.marks |= mask
+
+    def sift(self, host: Host, slots: list[int]) -> tuple[list[int], int, int]:
+        """Return the slots on which those who are there can be joined, the GPUs that fell, packed, and the stage if all did."""
+        packed, marks, stage = 0, host.marks, 0
+        for code, mask in self.sieves:
+            left = [slot for slot in slots if not marks[slot] & mask]
+            packed += (len(slots) - len(left)) << _SIFT_SHIFTS[code]
+            if slots and not left:
+                stage = code
+            slots = left
+        return slots, packed, stage
+
+    def sift_rows(
+        self, marks: NDArray[np.uint8], fitting: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Take out of ``fitting`` what :meth:`sift` takes out, for several rows; return the packed counts and the stages."""
+        packed = np.zeros(len(fitting), dtype=np.int64)
+        stages = np.zeros(len(fitting), dtype=np.int64)
+        for code, mask in self.sieves:
+            out = (marks & mask).astype(np.bool_)
+            out &= fitting
+            fell: NDArray[Any] = count_per_row(out)
+            fitting &= ~out
+            packed += fell.astype(np.int64) << _SIFT_SHIFTS[code]
+            stages[(fell > 0) & (count_per_row(fitting) == 0)] = code
+        return packed, stages << STAGE_SHIFT
 
     def fitting(self, host: Host, slots: list[int]) -> tuple[int, list[int]]:
         """Return how many of the slots have enough compute, and those of them that have enough VRAM too."""
@@ -119,6 +172,8 @@ class Need:
             stage = COMPUTE if not compute else SAME_NODE if fitting else VRAM
         elif stage:
             pass
+        elif host.workers_free < self.workers:
+            stage = WORKERS
         elif host.pods_free < 1:
             stage = PODS
         elif host.cpu_free < self.cpu:
@@ -132,4 +187,11 @@ class Need:
         request = self.request
         tflops = device.tflops_milli * request.compute_milli // WHOLE if request.compute_milli else request.tflops_milli
         vram = device.vram_bytes * request.vram_milli // WHOLE if request.vram_milli else request.vram_bytes
-        return GpuGrant(uuid=device.uuid, index=device.index, tflops_milli=tflops, vram_bytes=vram)
+        return GpuGrant(
+            uuid=device.uuid,
+            index=device.index,
+            tflops_milli=tflops,
+            vram_bytes=vram,
+            exclusive=self.alone,
+            isolation=request.isolation,
+        )

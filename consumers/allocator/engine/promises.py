@@ -10,23 +10,14 @@ from schemas.pod import GpuRequest
 
 _UNSUPPORTED: Final = (
     "partition_template",
-    "gpu_indices",
-    "dedicated",
-    "uuids",
-    "excluded_uuids",
-    "model_words",
-    "excluded_model_words",
-    "vgpu_mode",
     "gang",
     "remote",
-    "nodes",
 )
-_ISOLATIONS: Final = ("", "soft")
 
 
 def unsupported(request: GpuRequest) -> str:
     """Return the first field of a request that cannot be promised, or nothing if all can."""
-    if request.isolation not in _ISOLATIONS:
+    if request.isolation == "partitioned":
         return "isolation"
     for field in _UNSUPPORTED:
         if getattr(request, field):

@@ -5,33 +5,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from consumers.allocator.engine.rules import (
-    FOREIGN,
-    GPU_COUNT,
-    GPU_FILTERS,
-    MODEL,
-    NO_INVENTORY,
-    STAGE_SHIFT,
-    STAGES,
-    UNHEALTHY,
-    VENDOR,
-)
+from consumers.allocator.engine.eligibility import Eligibility, GpuKind, ScreenKey
+from consumers.allocator.engine.rules import GPU_COUNT, GPU_FILTERS, NO_INVENTORY, SILENT, STAGE_SHIFT, STAGES
 from consumers.allocator.engine.table import Table
-from schemas.pod import GpuRequest
 
 Ints = NDArray[np.int64]
-GpuKind = tuple[str, str, bool, bool]
-"""Vendor, model, healthy, used by a foreign allocator. Kinds are numbered from 1; kind 0 is a slot without a GPU."""
-
-ScreenKey = tuple[int, tuple[str, ...], str]
 
 _NO_GPU: Final = -1
 _STANDS: Final = 0
-
-
-def screen_key(request: GpuRequest) -> ScreenKey:
-    """Return what two requests must share to meet the same screen."""
-    return request.count, request.models, request.vendor
 
 
 def count_per_row(flags: NDArray[np.bool_]) -> NDArray[np.integer[Any]]:
@@ -42,23 +23,23 @@ def count_per_row(flags: NDArray[np.bool_]) -> NDArray[np.integer[Any]]:
 
 
 class Screen:
-    """Outcome of the static filters for one (count, models, vendor) on every row of a table.
+    """Outcome of the static filters for one :func:`~consumers.allocator.engine.eligibility.screen_key` on every row of a table.
 
     Attributes:
         stages: Per row the filter that refuses the node, shifted into verdict position; 0 where the row goes on.
         standing: Per row and slot whether the GPU stands; all False on refused rows.
         totals: Per stage the GPUs that fell to it.
         eligible: GPUs standing on the rows that go on.
+        preference: Per row how much the pod prefers the node; None where it prefers none.
     """
 
     __slots__ = (
-        "__weakref__", "_count", "_cursor", "_epoch", "_fallen", "_kinds", "_models", "_outcomes", "_slots", "_table",
-        "_vendor", "eligible", "stages", "standing", "totals",
+        "__weakref__", "_cursor", "_eligibility", "_epoch", "_fallen", "_kinds", "_outcomes", "_slots", "_table", "eligible",
+        "preference", "stages", "standing", "totals",
     )  # fmt: skip
 
     def __init__(self, key: ScreenKey, table: Table, kinds: list[GpuKind]) -> None:
-        self._count, models, self._vendor = key
-        self._models = frozenset(models)
+        self._eligibility = Eligibility(key)
         self._table = table
         self._kinds = kinds
         self._outcomes: Ints = np.array([_NO_GPU], dtype=np.int64)
@@ -69,6 +50,7 @@ class Screen:
         self._fallen: Ints = np.zeros((0, STAGES), dtype=np.int64)
         self.totals: list[int] = []
         self.eligible = 0
+        self.preference: Ints | None = None
         self._slots: dict[int, list[int]] = {}
 
     def refresh(self) -> None:
@@ -86,7 +68,7 @@ class Screen:
             self.stages = np.zeros(len(rows), dtype=np.int64)
             self.standing = np.zeros((len(rows), table.width), dtype=np.bool_)
             self._fallen = np.zeros((len(rows), STAGES), dtype=np.int64)
-            self.totals, self.eligible = [0] * STAGES, 0
+            self.totals, self.eligible, self.preference = [0] * STAGES, 0, None
         else:
             rows = np.array(sorted(changed), dtype=np.intp)
         fallen, standing = self._sums(rows)
@@ -108,30 +90,24 @@ class Screen:
     def _learn_kinds(self) -> None:
         new = self._kinds[len(self._outcomes) - 1 :]
         if new:
-            self._outcomes = np.append(self._outcomes, [self._outcome(kind) for kind in new])
-
-    def _outcome(self, kind: GpuKind) -> int:
-        vendor, model, healthy, foreign = kind
-        if not healthy:
-            return UNHEALTHY
-        if foreign:
-            return FOREIGN
-        if self._vendor and vendor != self._vendor:
-            return VENDOR
-        return MODEL if self._models and model not in self._models else _STANDS
+            outcomes = [self._eligibility.kind_stage(kind) for kind in new]
+            self._outcomes = np.append(self._outcomes, outcomes)
 
     def _apply(self, rows: NDArray[np.intp]) -> None:
-        count, stages = self._count, self._table.stages[rows].copy()
+        count, stages = self._eligibility.count, self._judge_nodes(rows)
         if not count:
-            # A pod without GPUs takes CPU and memory wherever they are; no GPU counts for or against it.
-            stages[stages == NO_INVENTORY] = 0
             self.stages[rows] = stages << STAGE_SHIFT
             return
-        outcomes = self._outcomes[self._table.kinds[rows]]
+        outcomes: Ints = self._outcomes[self._table.kinds[rows]]
+        if self._eligibility.names_gpus:
+            self._judge_gpus(rows, outcomes)
         left = count_per_row(outcomes != _NO_GPU).astype(np.int64)
         enough = left >= count
         fallen: Ints = np.zeros((len(rows), STAGES), dtype=np.int64)
+        present = set(np.unique(outcomes).tolist())
         for stage in GPU_FILTERS:
+            if stage not in present:
+                continue
             refused = count_per_row(outcomes == stage) * (stages == 0)
             fallen[:, stage] = refused
             left -= refused
@@ -142,3 +118,30 @@ class Screen:
         self._fallen[rows] = fallen
         self.standing[rows] = (outcomes == _STANDS) & (stages == 0)[:, np.newaxis]
         self.stages[rows] = stages << STAGE_SHIFT
+
+    def _judge_nodes(self, rows: NDArray[np.intp]) -> Ints:
+        """Return the filter of whole nodes that refuses each row, or 0, and note how much the pod prefers it."""
+        eligibility, hosts = self._eligibility, self._table.hosts
+        stages: Ints = self._table.stages[rows].copy()
+        if eligibility.rules is None and not self._table.tainted:
+            if not eligibility.count:
+                stages[(stages == NO_INVENTORY) | (stages == SILENT)] = 0
+            return stages
+        for place, row in enumerate(rows.tolist()):
+            host = hosts[row]
+            if host is None:
+                continue
+            stages[place] = eligibility.node_stage(host)
+            liking = eligibility.preference(host)
+            if liking and self.preference is None:
+                self.preference = np.zeros(len(hosts), dtype=np.int64)
+            if self.preference is not None:
+                self.preference[row] = liking
+        return stages
+
+    def _judge_gpus(self, rows: NDArray[np.intp], outcomes: Ints) -> None:
+        """Bring the filters of single GPUs into the outcomes of their kinds: the earlier filter counts."""
+        for place, row in enumerate(rows.tolist()):
+            host = self._table.hosts[row]
+            for slot, device in enumerate(host.devices or () if host is not None else ()):
+                outcomes[place, slot] = max(outcomes.item(place, slot), self._eligibility.own_stage(device))

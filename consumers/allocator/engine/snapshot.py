@@ -13,7 +13,7 @@ from consumers.allocator.engine.policy import Policy
 from consumers.allocator.engine.rules import MAX_GPUS_PER_NODE
 from consumers.allocator.engine.table import Table
 from consumers.allocator.engine.views import GpuKinds, Views
-from schemas.cluster import GpuDevice, GpuInventory, Node, Oversubscription, Pool
+from schemas.cluster import GpuDevice, GpuInventory, Node, Pool
 from schemas.hardware import GpuLink
 from schemas.ledger import Allocation
 from schemas.pod import GpuRequest
@@ -38,18 +38,16 @@ class Snapshot:
         self._views = Views(self._kinds)
 
     def put_pool(self, pool: Pool) -> None:
-        """Add or replace a pool. Its oversubscription applies to its nodes at once; placement is the caller's policy."""
-        before = self._oversubscription(pool.name)
+        """Add or replace a pool. What it says of capacity applies to its nodes at once; placement is the caller's policy."""
+        before = self._pool(pool.name)
         self._pools[pool.name] = pool
-        if pool.oversubscription != before:
-            self._rebuild_pool(pool.name)
+        self._settle_pool(before)
 
     def remove_pool(self, name: str) -> None:
         """Forget a pool: requests for it are refused, its nodes stay known."""
-        before = self._oversubscription(name)
+        before = self._pool(name)
         self._pools.pop(name, None)
-        if self._oversubscription(name) != before:
-            self._rebuild_pool(name)
+        self._settle_pool(before)
 
     def put_node(self, node: Node) -> None:
         """Add or replace a node."""
@@ -128,6 +126,17 @@ class Snapshot:
             self._tables[host.node.pool].write_free(host, changed)
         self._drop_if_empty(host)
 
+    def set_silent(self, node: str, *, silent: bool) -> None:
+        """Take note that a node's agent has not spoken for too long, or that it speaks again."""
+        host = self._hosts.get(node)
+        if silent and host is None:
+            host = self._host(node)
+        if host is None or host.silent == silent:
+            return
+        host.silent = silent
+        self._rebuild(host)
+        self._drop_if_empty(host)
+
     def freeze(self, node: str) -> None:
         """Give nothing more out on a node, because its ledger record cannot be decoded; what it held stays counted."""
         host = self._host(node)
@@ -203,7 +212,8 @@ class Snapshot:
         """
         hosts = [
             (
-                *(host.name, host.node, host.devices, host.links, host.frozen, self.allocations(host.name)),
+                *(host.name, host.node, host.devices, host.links, host.frozen, host.silent),
+                self.allocations(host.name),
                 *host.free(),
             )
             for _, host in sorted(self._hosts.items())
@@ -236,21 +246,25 @@ class Snapshot:
         if host.empty:
             del self._hosts[host.name]
 
-    def _oversubscription(self, pool: str) -> Oversubscription:
-        found = self._pools.get(pool)
-        return found.oversubscription if found else Oversubscription()
+    def _pool(self, name: str) -> Pool:
+        return self._pools.get(name) or Pool(name=name)
 
-    def _rebuild(self, host: Host) -> None:
-        pool = host.node.pool if host.node else ""
-        host.rebuild(self._oversubscription(pool), self._kinds.number)
-        if host.node is not None and host.row >= 0:
-            self._tables[pool].write(host)
-
-    def _rebuild_pool(self, name: str) -> None:
-        table = self._tables.get(name)
+    def _settle_pool(self, before: Pool) -> None:
+        """Bring a pool's nodes up to date with it."""
+        now = self._pool(before.name)
+        same = now.oversubscription == before.oversubscription
+        if same and now.max_workers_per_node == before.max_workers_per_node:
+            return
+        table = self._tables.get(now.name)
         if table is not None:
             for host in table.members():
                 self._rebuild(host)
+
+    def _rebuild(self, host: Host) -> None:
+        pool = host.node.pool if host.node else ""
+        host.rebuild(self._pool(pool), self._kinds.number)
+        if host.node is not None and host.row >= 0:
+            self._tables[pool].write(host)
 
 
 def _by_slot(inventory: GpuInventory, devices: tuple[GpuDevice, ...]) -> tuple[GpuLink, ...]:

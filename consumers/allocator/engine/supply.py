@@ -2,7 +2,7 @@
 
 The free share of a GPU is the largest share, in thousandths, that still fits both its compute and its VRAM: the scarcer of
 the two, at most a whole GPU (with oversubscription more may fit, but no pod takes a GPU twice), and at least 0. It is 0 for
-GPUs that no pod can get: unhealthy, or handed out by a foreign allocator.
+GPUs that no pod can get: unhealthy, cordoned, handed out or claimed by others, held by one pod alone, or out of slots.
 """
 
 from typing import Final
@@ -14,6 +14,7 @@ from consumers.allocator.engine.host import Host
 from consumers.allocator.engine.policy import Policy
 from consumers.allocator.engine.ranking import ties_by_name
 from consumers.allocator.engine.table import CPU_FREE, Table
+from consumers.allocator.engine.tenancy import wants_alone
 from consumers.allocator.engine.workload import share_of
 from schemas.cluster import GpuDevice
 from schemas.pod import WHOLE, GpuRequest
@@ -25,6 +26,9 @@ Sort = tuple[str, int, int]
 
 NO_GPU: Final = 0
 """Number of the sort of slots that no pod can get."""
+
+_NOTHING: Final[list[bool]] = []
+_ALL: Final = 1 << 20
 
 
 class Supply:
@@ -63,10 +67,11 @@ class Supply:
         self._epoch, self._cursor = table.epoch, log.end
         for row in changed:
             host = table.hosts[row]
-            devices = host.devices or () if host is not None else ()
-            if devices is not self._devices[row]:
-                self._devices[row] = devices
-                sorts = [self._sort(device) for device in devices]
+            usable = host.usable if host is not None else _NOTHING
+            if usable is not self._usable[row]:
+                self._usable[row] = usable
+                devices = host.devices or () if host is not None else ()
+                sorts = [self._sort(device) if able else NO_GPU for device, able in zip(devices, usable, strict=True)]
                 self.sorts[row] = self.shares[row] = 0
                 self.sorts[row, : len(sorts)] = sorts
             else:
@@ -91,12 +96,10 @@ class Supply:
         self.shares: Ints = np.zeros(shape, dtype=np.int64)
         self.sorts: Ints = np.zeros(shape, dtype=np.int64)
         self.slots: list[tuple[list[int], list[int]]] = [([], [])] * shape[0]
-        self._devices: list[tuple[GpuDevice, ...]] = [()] * shape[0]
+        self._usable: list[list[bool]] = [_NOTHING] * shape[0]
         self.ties = ties_by_name(table.names, self._policy)
 
     def _sort(self, device: GpuDevice) -> int:
-        if not device.healthy or device.used_by:
-            return NO_GPU
         sort = (device.model, device.tflops_milli, device.vram_bytes)
         number = self._numbers.get(sort)
         if number is None:
@@ -116,14 +119,15 @@ class Ask:
     """What a request takes of the free share of each sort of GPU.
 
     A placement lowers the free share of compute by ``compute`` and that of VRAM by ``vram``, and so that of the GPU to the
-    lower of both. Amounts are shares of the GPU's physical amounts, rounded up.
+    lower of both. Amounts are shares of the GPU's physical amounts, rounded up. A pod that wants its GPUs alone takes all.
     """
 
-    __slots__ = ("_compute", "_request", "_supply", "_vram")
+    __slots__ = ("_alone", "_compute", "_request", "_supply", "_vram")
 
     def __init__(self, request: GpuRequest, supply: Supply) -> None:
         self._request = request
         self._supply = supply
+        self._alone = wants_alone(request)
         self._compute: list[int] = []
         self._vram: list[int] = []
 
@@ -133,8 +137,12 @@ class Ask:
         if len(known) == len(self._compute):
             return self._compute, self._vram
         for _, tflops, vram in known[len(self._compute) :]:
-            self._compute.append(min(request.compute_milli or share_of(request.tflops_milli, tflops), 1 << 20))
-            self._vram.append(min(request.vram_milli or share_of(request.vram_bytes, vram), 1 << 20))
+            if self._alone:
+                self._compute.append(_ALL)
+                self._vram.append(_ALL)
+                continue
+            self._compute.append(min(request.compute_milli or share_of(request.tflops_milli, tflops), _ALL))
+            self._vram.append(min(request.vram_milli or share_of(request.vram_bytes, vram), _ALL))
         return self._compute, self._vram
 
     def left(self, host: Host, slot: int, sort: int) -> int:
@@ -148,7 +156,7 @@ class Ask:
         compute, vram = self.of_sorts()
         tflops: Ints = table.tflops_share.take(rows, axis=0)
         memory: Ints = table.vram_share.take(rows, axis=0)
-        if request.tflops_milli or request.vram_bytes:
+        if self._alone or request.tflops_milli or request.vram_bytes:
             sorts = self._supply.sorts.take(rows, axis=0)
             tflops -= np.array(compute).take(sorts)
             memory -= np.array(vram).take(sorts)

@@ -21,17 +21,18 @@ Ints = NDArray[np.int64]
 ENOUGH_COMPUTE: Final = 0
 ENOUGH_VRAM: Final = 1
 ENOUGH_GPUS: Final = 2
-POD_SLOTS: Final = 3
-CPU_FREE: Final = 4
-MEMORY_FREE: Final = 5
-LIMITS: Final = 7
+WORKERS_FREE: Final = 3
+POD_SLOTS: Final = 4
+CPU_FREE: Final = 5
+MEMORY_FREE: Final = 6
+LIMITS: Final = 8
 """One more than there are limits: the last is always short, so "first short limit" has an answer when nothing is short."""
 
 _LANE: Final = 8
 """Slots come in eights: eight comparison results are one 64-bit word, counted by one population count."""
 
 _GPU_AMOUNTS: Final = ("tflops_free", "tflops_share", "vram_free", "vram_share")
-_COLUMNS: Final = (*_GPU_AMOUNTS, "kinds", "limits", "stages")
+_COLUMNS: Final = (*_GPU_AMOUNTS, "marks", "kinds", "limits", "stages")
 
 
 def _cut(amount: int) -> int:
@@ -53,8 +54,11 @@ class Table:
         tflops_share: Largest share of the GPU's physical compute that still fits, otherwise as ``tflops_free``.
         vram_free: As ``tflops_free``, for VRAM.
         vram_share: As ``tflops_share``, for VRAM.
-        kinds: Kind of GPU (vendor, model, health, foreign use) as numbered by the snapshot; 0 where there is none.
-        limits: What the node has left of pod slots, CPU and memory.
+        marks: Who is on each GPU, as bits; see :mod:`~consumers.allocator.engine.tenancy`.
+        marked: Bits that some GPU has or had.
+        tainted: Whether some node has or had a taint.
+        kinds: Kind of GPU as numbered by the snapshot; 0 where there is none.
+        limits: What the node has left of worker and pod slots, CPU and memory.
         stages: The filter of whole nodes that refuses the row whatever the request, or 0.
     """
 
@@ -63,6 +67,8 @@ class Table:
         self.hosts: list[Host | None] = []
         self.live = 0
         self.epoch = 0
+        self.marked = 0
+        self.tainted = False
         self.changes = self.structure = ChangeLog(0)
         self._joining: dict[str, Host] = {}
         self._left: dict[str, int] = {}
@@ -74,6 +80,7 @@ class Table:
         self.tflops_share: Ints = np.full((rows, width), -1, dtype=np.int64)
         self.vram_free: Ints = np.full((rows, width), -1, dtype=np.int64)
         self.vram_share: Ints = np.full((rows, width), -1, dtype=np.int64)
+        self.marks: NDArray[np.uint8] = np.zeros((rows, width), dtype=np.uint8)
         self.kinds: Ints = np.zeros((rows, width), dtype=np.int64)
         self.limits: Ints = np.full((rows, LIMITS), -1, dtype=np.int64)
         self.stages: Ints = np.full(rows, ABSENT, dtype=np.int64)
@@ -154,11 +161,14 @@ class Table:
             self.tflops_share[row, slot] = host.tflops_share[slot]
             self.vram_free[row, slot] = _cut(host.vram_free[slot])
             self.vram_share[row, slot] = host.vram_share[slot]
+            self.marks[row, slot] = host.marks[slot]
+        self.marked |= host.marked
         self._write_limits(host)
         self.changes.add(row)
 
     def _write_limits(self, host: Host) -> None:
         limits, row = self.limits, host.row
+        limits[row, WORKERS_FREE] = _cut(host.workers_free)
         limits[row, POD_SLOTS] = _cut(host.pods_free)
         limits[row, CPU_FREE] = _cut(host.cpu_free)
         limits[row, MEMORY_FREE] = _cut(host.memory_free)
@@ -167,9 +177,13 @@ class Table:
         row, count = host.row, len(host.kinds)
         for name in _GPU_AMOUNTS:
             getattr(self, name)[row, :count] = [_cut(amount) for amount in getattr(host, name)]
+        self.marks[row] = 0
+        self.marks[row, :count] = host.marks
+        self.marked |= host.marked
         self.kinds[row] = 0
         self.kinds[row, :count] = host.kinds
         self.stages[row] = host.stage
+        self.tainted = self.tainted or (host.node is not None and bool(host.node.taints))
         self._write_limits(host)
 
     def _widen(self, width: int) -> None:

@@ -4,13 +4,12 @@ from consumers.allocator.engine.host import Host
 from consumers.allocator.engine.layout import UNKNOWN, UNKNOWN_NUMA
 from consumers.allocator.engine.manner import Manner
 from consumers.allocator.engine.near import best_connected, least_tier, nearest
-from consumers.allocator.engine.rules import FITS, IN_USE, NUMA, TOPOLOGY
+from consumers.allocator.engine.rules import FITS, NUMA, TOPOLOGY
 
 
 class Together:
     """What a manner asks of the GPUs of a pod as a whole.
 
-    * ``mutex`` takes GPUs that nobody else is on.
     * NUMA binding takes all from one NUMA node, one whose number is known.
     * Topology that is required takes no GPUs that are further apart than allowed.
 
@@ -19,21 +18,15 @@ class Together:
         count: GPUs of the pod.
     """
 
-    __slots__ = ("_bind", "_count", "_idle", "_manner")
+    __slots__ = ("_bind", "_count", "_manner")
 
     def __init__(self, manner: Manner, count: int) -> None:
         self._manner = manner
         self._count = count
         self._bind = manner.numa_bind and count > 1
-        self._idle = "mutex" in manner.gpus
 
     def narrow(self, host: Host, fitting: list[int]) -> tuple[int, list[int]]:
         """Return the filter that refuses the node, or ``FITS``, and the slots that are left to choose from."""
-        count = self._count
-        if self._idle:
-            fitting = [slot for slot in fitting if not host.tenants[slot]]
-            if len(fitting) < count:
-                return IN_USE, []
         if self._bind:
             bound = {slot for group in self._bound(host, fitting) for slot in group}
             fitting = [slot for slot in fitting if slot in bound]

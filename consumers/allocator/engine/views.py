@@ -4,6 +4,7 @@ from collections import OrderedDict
 from typing import Final
 from weakref import WeakValueDictionary
 
+from consumers.allocator.engine.eligibility import GpuKind, ScreenKey, screen_key
 from consumers.allocator.engine.fit import Fit
 from consumers.allocator.engine.gradient import Gradient, Terrain
 from consumers.allocator.engine.manner import Manner, manner_of
@@ -11,11 +12,11 @@ from consumers.allocator.engine.need import Need, ShapeKey, shape_key
 from consumers.allocator.engine.packing import Packing
 from consumers.allocator.engine.policy import GRADIENT, PACKING, Policy
 from consumers.allocator.engine.ranking import Order, Ranking
-from consumers.allocator.engine.screen import GpuKind, Screen, ScreenKey, screen_key
+from consumers.allocator.engine.screen import Screen
 from consumers.allocator.engine.table import Table
 from consumers.allocator.engine.words import Wording, WordRanking, in_full
 from consumers.allocator.engine.yard import Yard
-from schemas.cluster import GpuDevice
+from schemas.cluster import GpuDevice, Node
 from schemas.pod import GpuRequest
 
 CACHED_SHAPES: Final = 512
@@ -35,14 +36,14 @@ class GpuKinds:
         self.known: list[GpuKind] = []
         self._numbers: dict[GpuKind, int] = {}
 
-    def number(self, device: GpuDevice) -> int:
-        """Return the number of a GPU's kind, a new one for a new kind."""
-        kind = (device.vendor, device.model, device.healthy, bool(device.used_by))
+    def number(self, device: GpuDevice, node: Node | None) -> tuple[int, bool]:
+        """Return the number of a GPU's kind, a new one for a new kind, and whether pods can get such GPUs at all."""
+        kind = GpuKind.of(device, node)
         found = self._numbers.get(kind)
         if found is None:
             self.known.append(kind)
             found = self._numbers[kind] = len(self.known)
-        return found
+        return found, not kind.barred
 
 
 class Views:

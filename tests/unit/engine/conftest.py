@@ -56,7 +56,7 @@ class Cluster:
 
     def hold(self, node: str, slot: int | None, tflops: int = 0, vram: int = 0, **more: Any) -> str:
         """Put a pod on a GPU of a node even if it takes nothing of it."""
-        uid = f"pod-{self.pods}"
+        uid = f"filler-{self.pods}"
         self.pods += 1
         gpus = () if slot is None else (Cluster.grant(node, slot, tflops, vram),)
         self.snapshot.add(node, Allocation(pod_uid=uid, namespace="ns", name="pod", pool="p", gpus=gpus, **more))

@@ -199,3 +199,74 @@ def test_fits_on_looks_at_one_node(cluster: Any) -> None:
     cluster.snapshot.remove("n", uid)
     assert fits_on(cluster.snapshot, request, "n")
     assert decide(cluster.snapshot, request, Policy()).node == "n"
+
+
+NAMED_CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("GpuCordoned", {"cordoned_gpus": ("n/1",)}, {}),
+    ("GpuCordoned", {"cordoned_gpus": ("*",)}, {}),
+    ("GpuClaimedOutsideLedger", {"claimed_gpus": ("n/1",)}, {}),
+    ("ModelWordMismatch", {}, {"model_words": ("a100", "h100")}),
+    ("ModelWordMismatch", {}, {"excluded_model_words": ("l",)}),
+    ("VgpuModeMismatch", {}, {"vgpu_mode": ("mig", "mps")}),
+    ("UuidMismatch", {}, {"uuids": ("n/0", "n/7")}),
+    ("UuidMismatch", {}, {"excluded_uuids": ("n/1",)}),
+    ("IndexMismatch", {}, {"gpu_indices": (0, 2)}),
+    ("IsolationUnavailable", {}, {"isolation": "hard"}),
+]
+
+
+@pytest.mark.parametrize(("code", "node", "ask"), NAMED_CASES)
+def test_each_filter_of_single_gpus_has_a_code_of_its_own(cluster: Any, code: str, node: Any, ask: Any) -> None:
+    cluster.node("n", [{"isolations": ("soft",)}] * 2, **node)
+    found = cluster.decide(count=2, **ask)
+    assert (found.node, found.reason, found.help) == ("", code, CODES[code].help)
+    assert not fits_on(cluster.snapshot, GpuRequest(pool="p", count=2, **ask), "n")
+    cluster.node("n", 2)
+    cluster.snapshot.put_node(Node(name="n", pool="p"))
+    assert cluster.decide(count=2).node == "n"
+
+
+def test_words_of_a_model_are_parts_of_its_name_in_any_case(cluster: Any) -> None:
+    cluster.node("n", [{"model": "NVIDIA A100-SXM4-80GB"}, {"model": "Tesla T4"}])
+    assert [grant.index for grant in cluster.decide(model_words=("a100",)).gpus] == [0]
+    assert [grant.index for grant in cluster.decide(excluded_model_words=("a100",)).gpus] == [1]
+    assert cluster.decide(model_words=("t4", "a100"), excluded_model_words=("80gb",)).gpus[0].index == 1
+
+
+def test_a_gpu_operated_in_partitions_gives_nothing_else(cluster: Any) -> None:
+    cluster.node("n", [{"mode": "mig"}])
+    assert cluster.decide().reason == "IsolationUnavailable"
+    assert cluster.decide(dedicated=True).reason == "IsolationUnavailable"
+
+
+def test_a_silent_agent_keeps_gpus_from_new_pods_and_lets_the_others_be(cluster: Any) -> None:
+    cluster.node("n")
+    uid = cluster.fill("n", tflops=1, vram=1)
+    before = cluster.snapshot.digest()
+    cluster.snapshot.set_silent("n", silent=True)
+    assert cluster.decide().reason == "AgentSilent"
+    assert cluster.decide(count=0).node == "n"
+    assert cluster.snapshot.allocation(uid) is not None
+    cluster.snapshot.set_silent("n", silent=False)
+    assert cluster.decide().node == "n"
+    assert cluster.snapshot.digest() == before
+
+
+def test_what_pods_outside_the_ledger_take_is_not_free(cluster: Any) -> None:
+    taken = {"taken_cpu_milli": 9_000, "taken_memory_bytes": 9_000, "taken_pods": 109}
+    cluster.node("n", **taken)
+    assert cluster.decide(cpu_milli=1_001).reason == "InsufficientCpu"
+    assert cluster.decide(memory_bytes=1_001).reason == "InsufficientMemory"
+    assert cluster.place(cpu_milli=1_000, memory_bytes=1_000).node == "n"
+    assert cluster.decide().reason == "TooManyPods"
+
+
+def test_a_gpu_that_goes_while_it_is_held_comes_back_as_full_as_it_was(cluster: Any) -> None:
+    cluster.node("n", 2)
+    cluster.fill("n", 1, tflops=60_000, vram=600)
+    cluster.snapshot.put_inventory(cluster.inventory("n", 1))
+    assert cluster.decide(count=2).reason == "TooFewGpus"
+    assert [grant.index for grant in cluster.decide(compute_milli=500).gpus] == [0]
+    cluster.snapshot.put_inventory(cluster.inventory("n", 2))
+    assert cluster.decide(count=2, compute_milli=500).filters[0].reason == "InsufficientCompute"
+    assert cluster.decide(count=2, compute_milli=400).node == "n"

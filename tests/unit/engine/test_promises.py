@@ -7,7 +7,6 @@ import pytest
 
 from consumers.allocator.engine import Policy, decide, fits_on
 from schemas import reasons
-from schemas.node_rules import NodeRules
 from schemas.pod import GpuRequest
 from schemas.requirements import Gang
 
@@ -17,21 +16,14 @@ IGNORED_SAFELY = {
 }  # fmt: skip
 HONOURED = {
     "pool", "count", "tflops_milli", "compute_milli", "vram_bytes", "vram_milli", "cpu_milli", "memory_bytes", "models",
-    "vendor", "qos", "priority", "numa_bind", "node_policy", "gpu_policies", "scoring_weights", "topology",
+    "vendor", "qos", "priority", "numa_bind", "node_policy", "gpu_policies", "scoring_weights", "topology", "dedicated",
+    "gpu_indices", "uuids", "excluded_uuids", "model_words", "excluded_model_words", "vgpu_mode", "nodes",
 }  # fmt: skip
 REFUSED: dict[str, Any] = {
-    "isolation": "hard",
+    "isolation": "partitioned",
     "partition_template": "1g.10gb",
-    "gpu_indices": (0,),
-    "dedicated": True,
-    "uuids": ("GPU-1",),
-    "excluded_uuids": ("GPU-1",),
-    "model_words": ("a100",),
-    "excluded_model_words": ("a100",),
-    "vgpu_mode": ("mig",),
     "gang": None,
     "remote": True,
-    "nodes": NodeRules(selector=(("zone", "a"),)),
 }
 
 

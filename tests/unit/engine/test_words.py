@@ -191,7 +191,7 @@ def test_a_gpu_of_unknown_numa_node_is_bound_to_none(cluster: Any) -> None:
 def test_mutex_takes_no_gpu_in_use(cluster: Any) -> None:  # FIT-15
     cards(cluster, "n", [{"used": 1}, {}])
     refused = cluster.decide(**ask(10, 100, count=2, gpu_policies=("mutex",)))
-    assert (refused.node, refused.reason) == ("", reasons.IN_USE)
+    assert [(f.reason, f.gpus) for f in refused.filters] == [(reasons.GPU_NOT_IDLE, 1), (reasons.SAME_NODE, 1)]
     assert chosen(cluster.decide(**ask(10, 100, gpu_policies=("mutex",)))) == [1]
     assert chosen(cluster.decide(**ask(10, 100, gpu_policies=("binpack", "mutex")))) == [1]
 
