@@ -1,0 +1,180 @@
+"""The parts that we read of Kubernetes' own kinds. What is left out is skipped while decoding, which is most of the cost."""
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from schemas.node_rules import NodeTerm, PreferredTerm, Taint, Toleration
+
+
+class OwnerReference(msgspec.Struct, frozen=True, gc=False):
+    """Who made an object."""
+
+    kind: str
+    name: str
+    uid: str = ""
+    controller: bool = False
+
+
+class ObjectMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
+    """What every object has; at admission a pod under ``generateName`` has no name yet."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = "0"
+    generation: int = 0
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_references: tuple[OwnerReference, ...] = ()
+    creation_timestamp: str = ""
+    deletion_timestamp: str = ""
+
+    @property
+    def version(self) -> int:
+        """The resource version as a number: larger is later. Source: KEP-5504, comparable resource version."""
+        return int(self.resource_version)
+
+
+class _Read(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
+    pass
+
+
+class Amounts(_Read, frozen=True):
+    """``ResourceRequirements``; quantities as text."""
+
+    requests: dict[str, str] = {}
+    limits: dict[str, str] = {}
+
+
+class EnvVar(_Read, frozen=True):
+    """A variable; one whose value comes from elsewhere has none."""
+
+    name: str
+    value: str = ""
+
+
+class SecurityContext(_Read, frozen=True):
+    """What of it concerns GPUs."""
+
+    privileged: bool | None = None
+
+
+class Container(_Read, frozen=True):
+    """A container or init container."""
+
+    name: str
+    resources: Amounts = Amounts()
+    env: tuple[EnvVar, ...] = ()
+    security_context: SecurityContext | None = None
+    restart_policy: str = ""
+
+
+class RequiredTerms(_Read, frozen=True):
+    """``core/v1.NodeSelector``."""
+
+    node_selector_terms: tuple[NodeTerm, ...] = ()
+
+
+class NodeAffinity(_Read, frozen=True):
+    """Which nodes a pod wants."""
+
+    required: RequiredTerms | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+    preferred: tuple[PreferredTerm, ...] = msgspec.field(
+        default=(), name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class Affinity(_Read, frozen=True):
+    """Whether a pod has affinity to other pods is all we need to know of that."""
+
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: dict[str, Any] | None = None
+    pod_anti_affinity: dict[str, Any] | None = None
+
+
+class ClaimSource(_Read, frozen=True):
+    """A volume that a claim stands behind."""
+
+    claim_name: str = ""
+
+
+class Volume(_Read, frozen=True):
+    """A volume, as far as it may bind a pod to nodes."""
+
+    name: str = ""
+    persistent_volume_claim: ClaimSource | None = None
+    ephemeral: dict[str, Any] | None = None
+
+
+class PodSpec(_Read, frozen=True):
+    """``Pod.spec``."""
+
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    node_name: str = ""
+    scheduler_name: str = ""
+    priority: int | None = None
+    priority_class_name: str = ""
+    node_selector: dict[str, str] = {}
+    affinity: Affinity | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    topology_spread_constraints: tuple[dict[str, Any], ...] = ()
+    volumes: tuple[Volume, ...] = ()
+    scheduling_gates: tuple[dict[str, Any], ...] = ()
+    resource_claims: tuple[dict[str, Any], ...] = ()
+
+
+class PodCondition(_Read, frozen=True):
+    """One condition."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+
+
+class PodStatus(_Read, frozen=True):
+    """``Pod.status``."""
+
+    phase: Literal["Pending", "Running", "Succeeded", "Failed", "Unknown", ""] = "Pending"
+    conditions: tuple[PodCondition, ...] = ()
+
+
+ENDED: Final = ("Succeeded", "Failed")
+"""Phases of a pod whose containers run no more."""
+
+
+class KubePod(_Read, frozen=True):
+    """``core/v1.Pod``."""
+
+    metadata: ObjectMeta
+    spec: PodSpec
+    status: PodStatus = PodStatus()
+
+    @property
+    def ended(self) -> bool:
+        """Whether its containers run no more, so that it holds nothing."""
+        return self.status.phase in ENDED
+
+
+class NodeSpec(_Read, frozen=True):
+    """``Node.spec``."""
+
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+
+
+class NodeStatus(_Read, frozen=True):
+    """``Node.status``."""
+
+    allocatable: dict[str, str] = {}
+    conditions: tuple[PodCondition, ...] = ()
+
+
+class KubeNode(_Read, frozen=True):
+    """``core/v1.Node``."""
+
+    metadata: ObjectMeta
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()

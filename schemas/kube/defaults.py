@@ -1,0 +1,220 @@
+"""What operators have set, put together: pools and their templates, profiles, quotas, vendors. No I/O.
+
+Each object is one source; what depends on several is worked out when it is asked for.
+"""
+
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+from schemas.cluster import Oversubscription, Pool
+from schemas.dialects import (
+    GangProfile,
+    GpuAmounts,
+    GpuResources,
+    HamiConfig,
+    TensorFusionDefaults,
+    WorkloadProfile,
+)
+from schemas.dialects import text as read
+from schemas.kube import resources as kube
+from schemas.kube.base import Amounts, NodeSelector, NodeSelectorTerm, Resources, SelectorTerm
+from schemas.kube.selectors import selects
+
+SCHEDULERS: Final = ("tensor-fusion-scheduler", "hami-scheduler")
+"""Pods that name one of these are ours to bind. Admission writes the name; whatever else a pod says, another one's is not."""
+
+DEFAULT_POOL: Final = "tensor-fusion.ai/is-default-pool"
+
+GPU_NODES: Final = NodeSelector(
+    node_selector_terms=(
+        NodeSelectorTerm(
+            match_expressions=(SelectorTerm(key="nvidia.com/gpu.present", operator="In", values=("true",)),)
+        ),
+    )
+)
+"""The nodes of a pool that selects none."""
+
+T = TypeVar(
+    "T",
+    bound=kube.GPUPool
+    | kube.SchedulingConfigTemplate
+    | kube.WorkloadProfile
+    | kube.GPUResourceQuota
+    | kube.ProviderConfig,
+)
+
+
+class Shelf(Generic[T]):
+    """All objects of one kind by namespace and name; ``changed`` is called after every change with the object's name."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self.items: dict[tuple[str, str], T] = {}
+        self._versions: dict[tuple[str, str], int] = {}
+        self._listed_at = 0
+
+    def put(self, item: T) -> None:
+        """The object is so."""
+        key = (item.metadata.namespace, item.metadata.name)
+        self.items[key] = item
+        self._versions[key] = item.metadata.version
+        self._changed()
+
+    def gone(self, namespace: str, name: str, version: int) -> None:
+        """The object is no more."""
+        self.items.pop((namespace, name), None)
+        self._versions[namespace, name] = version
+        self._changed()
+
+    def complete(self, version: int) -> None:
+        """A list has ended."""
+        self._listed_at = version
+
+    def version(self, namespace: str, name: str) -> int:
+        """Return the version since which an object is as it is, or is no more."""
+        return self._versions.get((namespace, name), self._listed_at)
+
+
+class Settings:
+    """The fold of everything that is set. ``changed`` is called after every change and must only schedule work."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self.pools: Shelf[kube.GPUPool] = Shelf(changed)
+        self.templates: Shelf[kube.SchedulingConfigTemplate] = Shelf(changed)
+        self.profiles: Shelf[kube.WorkloadProfile] = Shelf(changed)
+        self.quotas: Shelf[kube.GPUResourceQuota] = Shelf(changed)
+        self.providers: Shelf[kube.ProviderConfig] = Shelf(changed)
+
+    def pool_of(self, labels: dict[str, str], name: str) -> str:
+        """Return the pool of a node, the first by name if several select it; empty when none does."""
+        for (_, pool), item in sorted(self.pools.items.items()):
+            manager = item.spec.node_manager_config
+            if manager.multi_vendor_node_selector:
+                selectors = tuple(manager.multi_vendor_node_selector.values())
+            else:
+                selectors = (manager.node_selector or GPU_NODES,)
+            if any(selects(selector, labels, name) for selector in selectors):
+                return pool
+        return ""
+
+    def pool(self, name: str) -> Pool | None:
+        """Return a pool as the allocator knows it; None if there is no such pool."""
+        item = self.pools.items.get(("", name))
+        if item is None:
+            return None
+        template = self.templates.items.get(("", item.spec.scheduling_config_template))
+        capacity = item.spec.capacity_config
+        over = capacity.oversubscription if capacity is not None else None
+        return Pool(
+            name=name,
+            placement=template.spec.placement.mode if template is not None else "NodeCompactGPULowLoad",
+            oversubscription=Oversubscription()
+            if over is None
+            else Oversubscription(
+                tflops_ratio=over.tflops_oversell_ratio,
+                host_memory=over.vram_expand_to_host_mem,
+                host_disk=over.vram_expand_to_host_disk,
+            ),
+        )
+
+    def version(self, name: str) -> int:
+        """Return the version since which :meth:`pool` returns what it does."""
+        item = self.pools.items.get(("", name))
+        template = item.spec.scheduling_config_template if item is not None else ""
+        return max(self.pools.version("", name), self.templates.version("", template) if template else 0)
+
+    def default_pool(self) -> str:
+        """Return the pool that is annotated as the default, the first by name; empty when none is."""
+        return min(
+            (
+                name
+                for (_, name), item in self.pools.items.items()
+                if item.metadata.annotations.get(DEFAULT_POOL) == "true"
+            ),
+            default="",
+        )
+
+    def hami(self) -> HamiConfig:
+        """Return what holds for pods in HAMi's dialect."""
+        return HamiConfig(pool=self.default_pool(), scheduler_names=SCHEDULERS)
+
+    def defaults(self, namespace: str, profile: str, pool: str) -> TensorFusionDefaults:
+        """Return what stands behind a TensorFusion pod of ``namespace`` that names ``profile`` and ``pool``.
+
+        Raises:
+            RequestError: The profile or the namespace's quota has an amount that cannot be read.
+        """
+        chosen = self.pools.items.get(("", pool or self.default_pool()))
+        qos = chosen.spec.qos_config.default_qos if chosen is not None and chosen.spec.qos_config is not None else None
+        local = chosen.spec.default_using_local_gpu if chosen is not None else None
+        return TensorFusionDefaults(
+            pool=self.default_pool(),
+            qos=qos if isinstance(qos, str) else "medium",
+            local=local is not False,
+            quota=self._quota(namespace),
+            profile=self._profile(namespace, profile),
+            models=tuple(
+                sorted({model.model for item in self.providers.items.values() for model in item.spec.hardware_metadata})
+            ),
+        )
+
+    def _quota(self, namespace: str) -> GpuResources:
+        names = sorted(key for key in self.quotas.items if key[0] == namespace)
+        single = self.quotas.items[names[0]].spec.single if names else None
+        if single is None:
+            return GpuResources()
+        return GpuResources(
+            requests=_amounts(single.default_requests, "quota defaultRequests"),
+            limits=_amounts(single.default_limits, "quota defaultLimits"),
+        )
+
+    def _profile(self, namespace: str, name: str) -> WorkloadProfile | None:
+        item = self.profiles.items.get((namespace, name)) if name else None
+        if item is None:
+            return None
+        spec = item.spec
+        gang = spec.gang_scheduling
+        timeout = gang.timeout if gang is not None else None
+        return WorkloadProfile(
+            pool=spec.pool_name,
+            resources=_resources(spec.resources, f"profile {name}"),
+            qos=spec.qos if isinstance(spec.qos, str) else "",
+            is_local=spec.is_local_gpu if isinstance(spec.is_local_gpu, bool) else None,
+            sidecar_worker=spec.sidecar_worker,
+            isolation=spec.isolation,
+            partition_template=spec.partition_template_id,
+            model=spec.gpu_model,
+            vendor=spec.vendor,
+            count=spec.gpu_count if isinstance(spec.gpu_count, int) else 0,
+            indices=spec.gpu_indices,
+            replicas=spec.replicas if isinstance(spec.replicas, int) else None,
+            gang=None
+            if gang is None
+            else GangProfile(
+                min_members=gang.min_members,
+                timeout_s=read.seconds(timeout, field=f"profile {name} timeout") if isinstance(timeout, str) else 0,
+            ),
+        )
+
+
+def _resources(written: Resources | None, field: str) -> GpuResources:
+    if written is None:
+        return GpuResources()
+    return GpuResources(
+        requests=_amounts(written.requests, f"{field} requests"), limits=_amounts(written.limits, f"{field} limits")
+    )
+
+
+def _amounts(written: Amounts | None, field: str) -> GpuAmounts:
+    if written is None:
+        return GpuAmounts()
+    tflops = read.milli(_text(written.tflops), field=f"{field}.tflops")
+    return GpuAmounts(
+        tflops_milli=tflops,
+        compute_milli=0 if tflops else read.share(_text(written.compute), field=f"{field}.compute"),
+        vram_bytes=read.size(_text(written.vram), field=f"{field}.vram"),
+    )
+
+
+def _text(written: object) -> str:
+    return str(written) if isinstance(written, int | str) else "0"

@@ -1,0 +1,34 @@
+"""Which nodes a selector means, by the rules of Kubernetes."""
+
+from collections.abc import Mapping
+
+from schemas.kube.base import NodeSelector, SelectorTerm
+from schemas.node_rules import whole_number
+
+
+def selects(selector: NodeSelector, labels: Mapping[str, str], name: str) -> bool:
+    """Return whether one of the selector's terms matches the node. A term without requirements matches none."""
+    fields = {"metadata.name": name}
+    return any(
+        (term.match_expressions or term.match_fields)
+        and all(_holds(one, labels) for one in term.match_expressions)
+        and all(_holds(one, fields) for one in term.match_fields)
+        for term in selector.node_selector_terms
+    )
+
+
+def _holds(term: SelectorTerm, labels: Mapping[str, str]) -> bool:
+    value = labels.get(term.key)
+    match term.operator:
+        case "In":
+            return value in term.values
+        case "NotIn":
+            return value not in term.values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+    number, bound = whole_number(value or ""), whole_number(term.values[0]) if len(term.values) == 1 else None
+    if number is None or bound is None:
+        return False
+    return number > bound if term.operator == "Gt" else number < bound

@@ -1,0 +1,69 @@
+"""A pod as its request is read from it. Admission and the watcher read one pod the same way, because they read it here."""
+
+from typing import Final
+
+from schemas.dialects import ContainerView, PodSpecView, host_amounts
+from schemas.kube.core import Container, KubePod
+from schemas.node_rules import NodeRules, Toleration
+
+_EVERY_POD: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+"""Taints whose ``NoExecute`` the API server has every pod tolerate for a while. A node that has them is not ready either."""
+
+
+def view_of(pod: KubePod) -> PodSpecView:
+    """Return the part of a pod that its request is read from."""
+    spec = pod.spec
+    return PodSpecView(
+        namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
+        labels=pod.metadata.labels,
+        annotations=pod.metadata.annotations,
+        containers=tuple(map(_container, spec.containers)),
+        init_containers=tuple(map(_container, spec.init_containers)),
+        scheduler_name=spec.scheduler_name,
+        priority=spec.priority,
+        priority_class_name=spec.priority_class_name,
+        owner=next((owner.name for owner in pod.metadata.owner_references if owner.controller), ""),
+        nodes=_node_rules(pod),
+    )
+
+
+def amounts_of(pod: KubePod) -> tuple[int, int]:
+    """Return the CPU in thousandths of a core and the memory in bytes that a pod takes.
+
+    Raises:
+        RequestError: They cannot be read; the API server lets no such pod in.
+    """
+    return host_amounts(
+        PodSpecView(
+            containers=tuple(map(_container, pod.spec.containers)),
+            init_containers=tuple(map(_container, pod.spec.init_containers)),
+        )
+    )
+
+
+def _node_rules(pod: KubePod) -> NodeRules | None:
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+    return NodeRules.of(
+        selector=pod.spec.node_selector,
+        required=affinity.required.node_selector_terms
+        if affinity is not None and affinity.required is not None
+        else None,
+        preferred=affinity.preferred if affinity is not None else (),
+        tolerations=tuple(one for one in pod.spec.tolerations if not _common(one)),
+    )
+
+
+def _common(one: Toleration) -> bool:
+    return one.key in _EVERY_POD and one.effect == "NoExecute" and one.operator == "Exists"
+
+
+def _container(container: Container) -> ContainerView:
+    return ContainerView(
+        name=container.name,
+        requests=container.resources.requests,
+        limits=container.resources.limits,
+        privileged=container.security_context is not None and container.security_context.privileged is True,
+        env={variable.name: variable.value for variable in container.env},
+        restarts=container.restart_policy == "Always",
+    )
