@@ -18,6 +18,8 @@ class Reason(msgspec.Struct, frozen=True):
     help: str
 
 
+INVALID_REQUEST: Final = "InvalidRequest"
+NEEDS_KUBE_SCHEDULER: Final = "NeedsKubeScheduler"
 POOL_UNKNOWN: Final = "PoolUnknown"
 UNSUPPORTED: Final = "NotSupported"
 POOL_EMPTY: Final = "PoolEmpty"
@@ -57,6 +59,12 @@ QUOTA_SINGLE: Final = "QuotaForOnePodExceeded"
 QUOTA: Final = "QuotaExceeded"
 
 REASONS: Final[tuple[Reason, ...]] = (
+    Reason(INVALID_REQUEST, "The pod's request cannot be understood.", "Correct the field that the message names."),
+    Reason(
+        NEEDS_KUBE_SCHEDULER,
+        "The pod needs what only kube-scheduler knows: other pods' places, or a volume that is tied to nodes.",
+        "Drop what the message names, or have kube-scheduler place the pod with gpubus as its extender.",
+    ),
     Reason(POOL_UNKNOWN, "The request names a pool that does not exist.", "Create the pool or correct the pod's pool."),
     Reason(
         UNSUPPORTED,

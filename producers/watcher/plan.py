@@ -1,0 +1,149 @@
+"""What has to be said about one object, given what STATE says and what the API server says. Pure.
+
+The commands come before the state that makes them superfluous: whoever finds the new state in STATE knows that somebody
+has given them. A crash in between repeats them; they carry the ids that they had the first time.
+"""
+
+import hashlib
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from bus import subjects
+from bus.codec import encode
+from producers.watcher.reading import Refusal
+from schemas.decision import Basis, Decision
+from schemas.event import Event
+from schemas.kube.core import ENDED
+from schemas.pod import Pod, Release, Schedule
+from schemas.reasons import CODES
+from schemas.registry import TYPE_NAMES
+
+SOURCE: Final = "/gpubus/watcher"
+
+Outgoing = tuple[str, bytes, str]
+"""Subject, payload and message id of one publish."""
+
+_DIGEST_BYTES: Final = 12
+
+
+class Stored(msgspec.Struct, frozen=True, gc=False):
+    """What STATE holds on one subject: its sequence, the API version it is of, and its content as a digest.
+
+    Attributes:
+        pod: Enough of a pod to give commands about it; None for other objects.
+    """
+
+    seq: int
+    version: int
+    digest: bytes
+    pod: "Known | None" = None
+
+
+class Known(msgspec.Struct, frozen=True, gc=False):
+    """A pod as STATE knows it; ``asks`` is a digest of its request."""
+
+    uid: str
+    pool: str
+    node: str
+    ended: bool
+    asks: bytes
+
+
+def digest(value: msgspec.Struct) -> bytes:
+    """Return a short digest of an object's content; a pod's version is not part of it."""
+    if isinstance(value, Pod):
+        value = msgspec.structs.replace(value, resource_version="")
+    return hashlib.blake2b(encode(value), digest_size=_DIGEST_BYTES).digest()
+
+
+def known(pod: Pod) -> Known:
+    """Return what commands need to know of a pod."""
+    return Known(pod.uid, pod.request.pool, pod.node, pod.phase in ENDED, digest(pod.request))
+
+
+def fact(value: msgspec.Struct, subject: str, uid: str, version: int, at: datetime) -> bytes:
+    """Return the event that states an object as of ``version``."""
+    event = Event(
+        id=f"{uid}:{version}", source=SOURCE, type=TYPE_NAMES[type(value)], subject=subject, time=at, data=value
+    )
+    return encode(event)
+
+
+def version_of(event_id: str) -> int:
+    """Return the version that an event of :func:`fact` is of; 0 for an event of somebody else."""
+    version = event_id.rpartition(":")[2]
+    return int(version) if version.isascii() and version.isdigit() else 0
+
+
+def commands(
+    key: tuple[str, str], stored: Stored | None, after: Pod | None, version: int, at: datetime
+) -> list[Outgoing]:
+    """Return what has to be done because a pod is ``after`` as of ``version``; None is no pod of ours.
+
+    Ids name the STATE record that is departed from, so that replicas which do the same step say the same.
+    """
+    before = stored.pod if stored is not None else None
+    step = f"{stored.seq if stored is not None else 0}:{version}"
+    now = known(after) if after is not None else None
+    same = before is not None and now is not None and before.uid == now.uid
+    found: list[Outgoing] = []
+    if before is not None and not before.ended and (not same or (now is not None and now.ended)):
+        found.append(_release(key, before, after.phase if after is not None and same else "Deleted", step, at))
+    if after is not None and now is not None and not now.ended and not now.node:
+        asked = before is not None and same and before.asks == now.asks
+        if not asked:
+            found.append(_schedule(after, now, step, at))
+    return found
+
+
+def refusal(key: tuple[str, str], uid: str, refused: Refusal, at: datetime, state_seq: int) -> Outgoing:
+    """Return the decision that a pod cannot be placed as it is written."""
+    name = hashlib.blake2b(f"{refused.reason}:{refused.message}".encode(), digest_size=_DIGEST_BYTES).hexdigest()
+    decision = Decision(
+        outcome="unschedulable",
+        namespace=key[0],
+        name=key[1],
+        pod_uid=uid,
+        pool="",
+        allocator="watcher",
+        basis=Basis(state=state_seq, ledger=0, ordinal=0),
+        reason=refused.reason,
+        message=refused.message,
+        help=CODES[refused.reason].help,
+    )
+    event = Event(
+        id=f"{uid}:refused:{name}",
+        source=SOURCE,
+        type="gpubus.decision.v1",
+        subject="/".join(key),
+        time=at,
+        data=decision,
+    )
+    return subjects.decision(*key), encode(event), event.id
+
+
+def _schedule(pod: Pod, now: Known, step: str, at: datetime) -> Outgoing:
+    event = Event(
+        id=f"{pod.uid}:schedule:{step}:{now.asks.hex()}",
+        source=SOURCE,
+        type="gpubus.schedule.v1",
+        subject=f"{pod.namespace}/{pod.name}",
+        time=at,
+        data=Schedule(namespace=pod.namespace, name=pod.name, uid=pod.uid, request=pod.request),
+        causationid=f"{pod.uid}:{pod.resource_version}",
+    )
+    return subjects.work("schedule", pod.request.pool), encode(event), event.id
+
+
+def _release(key: tuple[str, str], before: Known, reason: str, step: str, at: datetime) -> Outgoing:
+    event = Event(
+        id=f"{before.uid}:release:{step}",
+        source=SOURCE,
+        type="gpubus.release.v1",
+        subject="/".join(key),
+        time=at,
+        data=Release(namespace=key[0], name=key[1], uid=before.uid, pool=before.pool, node=before.node, reason=reason),
+    )
+    return subjects.work("release", before.node), encode(event), event.id

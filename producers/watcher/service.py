@@ -1,0 +1,174 @@
+"""The watcher's shell: reflectors feed the world, and what has changed is said on the bus."""
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+
+from bus.connection import Bus
+from bus.kube.client import Client
+from bus.kube.reflector import Reflector, Resource
+from bus.tasks import end
+from producers.watcher.mirror import Mirror, Wish
+from producers.watcher.plan import Outgoing
+from producers.watcher.volumes import Claim, PersistentVolume
+from producers.watcher.world import Key, World, subject_of
+from schemas.kube import resources
+from schemas.kube.base import API_VERSION
+from schemas.kube.core import KubeNode, KubePod
+
+log = logging.getLogger("gpubus.watcher")
+
+BATCH: Final = 512
+"""Objects told together: enough to hide the round trip, few enough to keep the loop going."""
+
+RETRY_S: Final = 0.2
+FRESH_S: Final = 180.0
+"""A view that has not been confirmed for so long is not fresh any more."""
+
+
+class WatcherStatistics(msgspec.Struct, frozen=True):
+    """Counters since the start; ``overtaken`` counts facts that another replica's came before."""
+
+    told: int
+    commands: int
+    overtaken: int
+    refused: int
+    objects: int
+    lists: int
+    events: int
+    undecodable: int
+
+
+class Watcher:
+    """One watcher process.
+
+    Args:
+        bus: The connection; the streams must exist.
+        client: The API server.
+    """
+
+    def __init__(self, bus: Bus, client: Client) -> None:
+        self._news, self._quiet = asyncio.Event(), asyncio.Event()
+        self.world = World(self._news.set)
+        self._mirror = Mirror(bus, self.world.review)
+        settings, world = self.world.settings, self.world
+
+        def ours(plural: str, struct: type[Any]) -> Resource:
+            return Resource(API_VERSION, plural, struct)
+
+        self._settings: list[Reflector[Any]] = [
+            Reflector(client, ours("gpupools", resources.GPUPool), settings.pools),
+            Reflector(
+                client, ours("schedulingconfigtemplates", resources.SchedulingConfigTemplate), settings.templates
+            ),
+            Reflector(client, ours("workloadprofiles", resources.WorkloadProfile), settings.profiles),
+            Reflector(client, ours("gpuresourcequotas", resources.GPUResourceQuota), settings.quotas),
+            Reflector(client, ours("providerconfigs", resources.ProviderConfig), settings.providers),
+            Reflector(client, Resource("v1", "persistentvolumeclaims", Claim), world.claims),
+            Reflector(client, Resource("v1", "persistentvolumes", PersistentVolume), world.volumes),
+        ]
+        self._nodes: Reflector[KubeNode] = Reflector(client, Resource("v1", "nodes", KubeNode), world.nodes)
+        self._pods: Reflector[KubePod] = Reflector(client, Resource("v1", "pods", KubePod), world)
+        self._told = self._commands = self._overtaken = 0
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the view is complete and known to be current."""
+        return all(one.age_s < FRESH_S for one in self._reflectors)
+
+    @property
+    def _reflectors(self) -> list[Reflector[Any]]:
+        return [*self._settings, self._nodes, self._pods]
+
+    async def run(self, stop: asyncio.Event, *, ready: asyncio.Event | None = None) -> None:
+        """Watch until ``stop`` is set. ``ready`` is set when everything that exists has been told."""
+        await self._mirror.start()
+        tasks: list[asyncio.Task[Any]] = [
+            asyncio.create_task(stop.wait(), name="watcher-stop"),
+            asyncio.create_task(self._watch(ready), name="watcher"),
+        ]
+        try:
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                task.result()
+        finally:
+            await end(*tasks)
+            await self._mirror.stop()
+
+    async def _watch(self, ready: asyncio.Event | None) -> None:
+        async with asyncio.TaskGroup() as group:
+            # A pod means what it means under its pool and profile: those come first.
+            for reflector in self._settings:
+                group.create_task(reflector.run())
+            for reflector in self._settings:
+                await reflector.loaded.wait()
+            group.create_task(self._tell())
+            for reflector in (self._nodes, self._pods):
+                group.create_task(reflector.run())
+            for reflector in (self._nodes, self._pods):
+                await reflector.loaded.wait()
+            self.world.compare(self._mirror.subjects())
+            await self._quiet.wait()
+            if ready is not None:
+                ready.set()
+
+    async def _tell(self) -> None:
+        """Say everything that has changed, again and again."""
+        dirty = self.world.dirty
+        while True:
+            self._news.clear()
+            while dirty:
+                batch = dict(islice(dirty.items(), BATCH))
+                for one in batch:
+                    del dirty[one]
+                await self._tell_batch(batch)
+            self._quiet.set()
+            await self._news.wait()
+            self._quiet.clear()
+
+    async def _tell_batch(self, batch: dict[tuple[str, Key], bool]) -> None:
+        at = datetime.now(UTC)
+        commands: list[Outgoing] = []
+        wishes: list[Wish] = []
+        settled: dict[str, tuple[str, Key, int]] = {}
+        for (kind, key), news in batch.items():
+            subject = subject_of(kind, key)
+            stored = self._mirror.stored(subject)
+            told = self.world.tell(kind, key, stored, at, self._mirror.seq, news=news)
+            if told is None:
+                self.world.done(kind, key, stored.version if stored is not None else 0)
+                continue
+            commands += told.commands
+            settled[subject] = (kind, key, told.version)
+            if told.payload or stored is not None:
+                wishes.append(Wish(subject, told.payload, self._mirror.last(subject), told.stored))
+        await self._mirror.say(commands)
+        self._commands += len(commands)
+        failed = {wish.subject for wish in await self._mirror.replace(wishes)}
+        self._told += len(wishes) - len(failed)
+        self._overtaken += len(failed)
+        for subject, (kind, key, version) in settled.items():
+            if subject in failed:
+                self.world.again(kind, key)
+            else:
+                self.world.done(kind, key, version)
+        if failed and len(failed) == len(wishes):
+            await asyncio.sleep(RETRY_S)  # the bus is away, most likely
+
+    def statistics(self) -> WatcherStatistics:
+        """Return the counters of this watcher."""
+        counted = [one.statistics() for one in self._reflectors]
+        return WatcherStatistics(
+            told=self._told,
+            commands=self._commands,
+            overtaken=self._overtaken,
+            refused=self.world.refused,
+            objects=sum(one.objects for one in counted),
+            lists=sum(one.lists for one in counted),
+            events=sum(one.events for one in counted),
+            undecodable=sum(one.undecodable for one in counted),
+        )

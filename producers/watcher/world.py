@@ -1,0 +1,275 @@
+"""The watcher's view of the API server, joined: which objects may have to be told anew, and as what. No I/O."""
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from bus import subjects
+from producers.watcher import volumes
+from producers.watcher.nodes import Nodes, Seat
+from producers.watcher.plan import Outgoing, Stored, commands, digest, fact, known, refusal
+from producers.watcher.reading import Refusal, project, read_request
+from producers.watcher.volumes import Claims, Volumes
+from schemas.dialects import RequestError
+from schemas.kube.annotations import claimed_gpus, read_allocation
+from schemas.kube.core import KubePod
+from schemas.kube.defaults import SCHEDULERS, Settings
+from schemas.kube.views import amounts_of
+from schemas.pod import Pod
+
+Key = tuple[str, str]
+
+POD: Final = "pod"
+NODE: Final = "node"
+POOL: Final = "pool"
+
+
+class Told(msgspec.Struct, frozen=True, gc=False):
+    """What is to be said about one object: commands first, then the content of its subject, empty for nothing."""
+
+    subject: str
+    version: int
+    commands: list[Outgoing]
+    payload: bytes
+    stored: Stored | None
+
+
+class World:
+    """Pods, nodes and settings. ``on_news`` is called after every change and must only schedule work."""
+
+    def __init__(self, on_news: Callable[[], None]) -> None:
+        self._on_news = on_news
+        self.dirty: dict[tuple[str, Key], bool] = {}
+        """Objects that may have to be told anew, by kind and name, in order of their change.
+
+        False for those that only STATE has changed: they are told if what somebody else said of them is older.
+        """
+        self.settings = Settings(self._on_settings)
+        self.nodes = Nodes(self._on_node)
+        self.claims = Claims(self._on_settings)
+        self.volumes = Volumes(self._on_settings)
+        self._latest = 0  # up to here the view is complete: lists do not come in the order of versions
+        self._asking: dict[Key, KubePod] = {}
+        self._bound: dict[Key, KubePod] = {}
+        self._gone: dict[Key, int] = {}
+        self._there: set[Key] = set()
+        self._refused: dict[Key, tuple[str, Refusal]] = {}
+        self._seated: set[Key] = set()
+
+    @property
+    def refused(self) -> int:
+        """Number of pods that cannot be placed as they are written."""
+        return len(self._refused)
+
+    # The view of pods
+
+    def put(self, item: KubePod) -> None:
+        """The pod is so."""
+        key = (item.metadata.namespace, item.metadata.name)
+        ours = item.spec.scheduler_name in SCHEDULERS
+        self._sit(key, item, ours=ours)
+        self._gone.pop(key, None)
+        if not ours:
+            if key in self._there:  # a pod of ours was deleted, and another's took its name
+                self._forget(key, item.metadata.version)
+            return
+        self._there.add(key)
+        if item.spec.node_name or item.ended:
+            self._asking.pop(key, None)
+            self._bound[key] = item  # only until it has been told
+        else:
+            self._asking[key] = item
+            self._bound.pop(key, None)
+        self._mark(POD, key)
+
+    def gone(self, namespace: str, name: str, version: int) -> None:
+        """The pod is no more."""
+        key = (namespace, name)
+        self._latest = max(self._latest, version)
+        if key in self._seated:
+            self._seated.discard(key)
+            self.nodes.seat(key, None, version)
+        self._forget(key, version)
+
+    def complete(self, version: int) -> None:
+        """A list has ended."""
+        self._latest = max(self._latest, version)
+
+    def _forget(self, key: Key, version: int) -> None:
+        self._there.discard(key)
+        self._asking.pop(key, None)
+        self._bound.pop(key, None)
+        self._refused.pop(key, None)
+        self._gone[key] = version
+        self._mark(POD, key)
+
+    def _sit(self, key: Key, item: KubePod, *, ours: bool) -> None:
+        """Count a pod that is not in the ledger against its node."""
+        seat = None
+        meta = item.metadata
+        if item.spec.node_name and not item.ended and not (ours and read_allocation(meta.annotations, meta.uid)):
+            try:
+                cpu, memory = amounts_of(item)
+            except RequestError:
+                cpu = memory = 0
+            seat = Seat(item.spec.node_name, cpu, memory, claimed_gpus(meta.annotations))
+        if seat is not None or key in self._seated:
+            (self._seated.add if seat is not None else self._seated.discard)(key)
+            self.nodes.seat(key, seat, meta.version)
+
+    # News
+
+    def _on_node(self, name: str) -> None:
+        self._mark(NODE, ("", name))
+
+    def _on_settings(self) -> None:
+        """Everything that depends on settings may be another now: nodes, pools, and pods that still wait."""
+        for name in self.nodes.names():
+            self.dirty[NODE, ("", name)] = True
+        for _, name in self.settings.pools.items:
+            self.dirty[POOL, ("", name)] = True
+        for key in self._asking:
+            self.dirty[POD, key] = True
+        self._on_news()
+
+    def _mark(self, kind: str, key: Key) -> None:
+        self.dirty[kind, key] = True
+        self._on_news()
+
+    def review(self, subject: str) -> None:
+        """STATE was changed by somebody else: see whether they knew better."""
+        found = place(subject)
+        if found is not None:
+            self.dirty.setdefault(found, False)
+            self._on_news()
+
+    def compare(self, stored: Iterable[str]) -> None:
+        """Mark everything that STATE holds on the subjects ``stored`` and the API server may not have."""
+        for subject in stored:
+            found = place(subject)
+            if found is not None:
+                self.dirty[found] = True
+        self._on_news()
+
+    # What to say
+
+    def tell(
+        self, kind: str, key: Key, stored: Stored | None, at: datetime, seq: int, *, news: bool = True
+    ) -> Told | None:
+        """Return what is to be said about one object; None if STATE says it already, or something newer.
+
+        Without ``news`` of our own something as new is left alone too: replicas of different make must not quarrel.
+        """
+        told = self._tell(kind, key, stored, at, seq)
+        if told is None or news or stored is None or stored.version < told.version:
+            return told
+        return None
+
+    def _tell(self, kind: str, key: Key, stored: Stored | None, at: datetime, seq: int) -> Told | None:
+        if kind == POD:
+            return self._tell_pod(key, stored, at, seq)
+        name = key[1]
+        subject = subjects.state(kind, name)
+        value: msgspec.Struct | None
+        if kind == NODE:
+            value, version = self.nodes.project(name, self.settings.pool_of), self.nodes.version(name)
+        else:
+            value, version = self.settings.pool(name), self.settings.version(name)
+        return _told(key, at, [], about=(subject, name, version), value=value, stored=stored)
+
+    def done(self, kind: str, key: Key, version: int) -> None:
+        """STATE says of an object what it was at ``version``, or something newer: forget what is needed no more."""
+        if kind == POD:
+            item = self._bound.get(key)
+            if item is not None and item.metadata.version <= version:
+                del self._bound[key]
+            if self._gone.get(key, version + 1) <= version:
+                del self._gone[key]
+
+    def again(self, kind: str, key: Key) -> None:
+        """What was to be said of an object could not be."""
+        self._mark(kind, key)
+
+    def _tell_pod(self, key: Key, stored: Stored | None, at: datetime, seq: int) -> Told | None:
+        subject = subjects.state(POD, *key)
+        item = self._bound.get(key) or self._asking.get(key)
+        if item is None:
+            if key in self._there:
+                return None  # it has its node, and that was told before
+            version = self._gone.get(key, self._latest)
+            said = commands(key, stored, None, version, at)
+            return _told(key, at, said, about=(subject, "", version), value=None, stored=stored)
+        version, uid = item.metadata.version, item.metadata.uid
+        if item.spec.scheduling_gates:
+            return None
+        asked = read_request(item, self.settings, self._claim_problem)
+        if isinstance(asked, Refusal):
+            if item.spec.node_name or item.ended:
+                # It has its node. What it holds it keeps until it ends, however it is written.
+                return self._tell_unreadable(key, item, stored, at)
+            news = self._refused.get(key) != (uid, asked)
+            self._refused[key] = (uid, asked)
+            said = [refusal(key, uid, asked, at, seq)] if news else []
+            said += commands(key, stored, None, version, at)
+            return _told(key, at, said, about=(subject, uid, version), value=None, stored=stored)
+        self._refused.pop(key, None)
+        pod = project(item, asked)
+        said = commands(key, stored, pod, version, at)
+        return _told(key, at, said, about=(subject, uid, version), value=pod, stored=stored)
+
+    def _tell_unreadable(self, key: Key, item: KubePod, stored: Stored | None, at: datetime) -> Told | None:
+        same = stored is not None and stored.pod is not None and stored.pod.uid == item.metadata.uid
+        if same and not item.ended:
+            return None
+        version = item.metadata.version
+        said = commands(key, stored, None, version, at)
+        return _told(key, at, said, about=(subjects.state(POD, *key), "", version), value=None, stored=stored)
+
+    def _claim_problem(self, namespace: str, name: str) -> str:
+        return volumes.problem(self.claims, self.volumes, namespace, name)
+
+
+def _told(
+    key: Key,
+    at: datetime,
+    said: list[Outgoing],
+    *,
+    about: tuple[str, str, int],
+    value: msgspec.Struct | None,
+    stored: Stored | None,
+) -> Told | None:
+    """Compare what is with what STATE says. ``about`` is the subject, the object's UID, and the version since which it is so."""
+    subject, uid, version = about
+    if stored is not None and stored.version > version:
+        return None  # another replica knows better, and has given the commands
+    if value is None:
+        if stored is None and not said:
+            return None
+        return Told(subject, version, said, b"", None)
+    content = digest(value)
+    if stored is not None and stored.digest == content and not said:
+        return None
+    pod = known(value) if isinstance(value, Pod) else None
+    name = "/".join(key) if key[0] else key[1]
+    return Told(subject, version, said, fact(value, name, uid, version, at), Stored(0, version, content, pod))
+
+
+def place(subject: str) -> tuple[str, Key] | None:
+    """Return the kind and name of the object that a STATE subject is about; None if it is none of ours."""
+    try:
+        _, kind, *name = subjects.names(subject)
+    except ValueError:
+        return None
+    match kind, name:
+        case "pod", [namespace, pod]:
+            return POD, (namespace, pod)
+        case (("node" | "pool"), [one]):
+            return kind, ("", one)
+    return None
+
+
+def subject_of(kind: str, key: Key) -> str:
+    """Return the STATE subject of an object."""
+    return subjects.state(kind, *key) if kind == POD else subjects.state(kind, key[1])
