@@ -16,6 +16,7 @@ import typer
 
 from deploy.cli import agent as _agent  # noqa: F401  adds its command to those of `run`
 from deploy.cli import check, dead, demo, events, schema, state, why
+from deploy.cli import cluster as _cluster  # noqa: F401  likewise
 from deploy.cli import run as roles
 from deploy.cli.errors import BUG, INTERRUPTED, explain
 

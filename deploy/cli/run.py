@@ -48,7 +48,9 @@ app = typer.Typer(cls=Roles, help="Run one role until SIGTERM.")
 
 @app.command(Roles.ANY, hidden=True)
 def role(
-    role: Annotated[str, typer.Argument(metavar="ROLE", help="Which part to play: allocator, or agent.")],
+    role: Annotated[
+        str, typer.Argument(metavar="ROLE", help="Which part to play: allocator, agent, watcher or binder.")
+    ],
     *,
     nats: NatsOption = None,
     name: Annotated[
@@ -61,12 +63,12 @@ def role(
 
     \b
     Example: gpubus run allocator --nats nats://nats.gpubus.svc:4222
-    The agent of a node has options of its own: gpubus run agent --help
+    Others have options of their own: gpubus run agent --help
     """
-    from deploy.local.roles import ROLES, unique_name
+    from deploy.local.roles import CLUSTER_ROLES, ROLES, unique_name
 
     if role not in ROLES:
-        raise InputError(f"role {role!r} is unknown: choose one of {', '.join((*ROLES, 'agent'))}")
+        raise InputError(f"role {role!r} is unknown: choose one of {', '.join((*ROLES, 'agent', *CLUSTER_ROLES))}")
     check_replicas(replicas)
     run(run_process(ROLES[role], unique_name(role, name), servers(nats), replicas, exit_with_stdin=exit_with_stdin))
 

@@ -20,7 +20,30 @@ async def allocator(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Eve
     await Allocator(bus, name).run(stop, ready=ready)
 
 
+async def watcher(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
+    """Say on the bus what the API server says."""
+    from bus.kube.client import Client
+    from producers.watcher.service import Watcher
+
+    del name  # replicas say the same
+    async with await Client.connect() as client:
+        await Watcher(bus, client).run(stop, ready=ready)
+
+
+async def binder(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
+    """Carry decisions out in the API server."""
+    from bus.kube.client import Client
+    from consumers.binder.service import Binder
+
+    async with await Client.connect() as client:
+        await Binder(bus, client, name).run(stop, ready=ready)
+
+
 ROLES: Final[dict[str, Role]] = {"allocator": allocator}
+"""Roles that need a bus only."""
+
+CLUSTER_ROLES: Final[dict[str, Role]] = {"watcher": watcher, "binder": binder}
+"""Roles that need a Kubernetes cluster too; ``KUBECONFIG`` or the pod's service account says which."""
 
 
 def unique_name(role: str, name: str | None = None) -> str:

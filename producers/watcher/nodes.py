@@ -97,7 +97,7 @@ class Nodes:
             max_pods=_amount(pods, quantity.parse_bytes),
             disk_bytes=_amount(disk, quantity.parse_bytes),
             ready=any(one.type == "Ready" and one.status == "True" for one in item.status.conditions),
-            unschedulable=item.spec.unschedulable or any(one.effect != "PreferNoSchedule" for one in item.spec.taints),
+            unschedulable=item.spec.unschedulable,
             labels=item.metadata.labels,
             taints=tuple(sorted(item.spec.taints, key=lambda taint: (taint.key, taint.value, taint.effect))),
             taken_cpu_milli=taken_cpu,

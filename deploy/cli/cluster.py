@@ -1,0 +1,66 @@
+"""``gpubus run watcher`` and ``gpubus run binder``: the roles that speak to a Kubernetes cluster."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deploy.cli.connect import NatsOption, run, servers
+from deploy.cli.run import app, check_replicas, run_process
+
+KubeconfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--kubeconfig", metavar="PATH", help="Which cluster. [default: KUBECONFIG, or that of the pod we run in]"
+    ),
+]
+NameOption = Annotated[str | None, typer.Option("--name", help="Name in logs and events; a unique ending is added.")]
+ReplicasOption = Annotated[int, typer.Option("--replicas", help="Copies of streams that it has to create: 1 or 3.")]
+StdinOption = Annotated[bool, typer.Option("--exit-with-stdin", hidden=True)]
+
+
+@app.command("watcher")
+def watcher(
+    *,
+    nats: NatsOption = None,
+    kubeconfig: KubeconfigOption = None,
+    name: NameOption = None,
+    replicas: ReplicasOption = 1,
+    exit_with_stdin: StdinOption = False,
+) -> None:
+    """Say on the bus what the API server says, until SIGTERM; ready once the view is complete.
+
+    \b
+    Example: gpubus run watcher --nats nats://nats.gpubus.svc:4222 --kubeconfig ~/.kube/config
+    """
+    _play("watcher", nats, kubeconfig, name, replicas, exit_with_stdin=exit_with_stdin)
+
+
+@app.command("binder")
+def binder(
+    *,
+    nats: NatsOption = None,
+    kubeconfig: KubeconfigOption = None,
+    name: NameOption = None,
+    replicas: ReplicasOption = 1,
+    exit_with_stdin: StdinOption = False,
+) -> None:
+    """Carry decisions out in the API server, until SIGTERM.
+
+    \b
+    Example: gpubus run binder --nats nats://nats.gpubus.svc:4222 --kubeconfig ~/.kube/config
+    """
+    _play("binder", nats, kubeconfig, name, replicas, exit_with_stdin=exit_with_stdin)
+
+
+def _play(
+    role: str, nats: str | None, kubeconfig: Path | None, name: str | None, replicas: int, *, exit_with_stdin: bool
+) -> None:
+    from deploy.local.roles import CLUSTER_ROLES, unique_name
+
+    check_replicas(replicas)
+    if kubeconfig is not None:
+        os.environ["KUBECONFIG"] = str(kubeconfig)
+    play = CLUSTER_ROLES[role]
+    run(run_process(play, unique_name(role, name), servers(nats), replicas, exit_with_stdin=exit_with_stdin))

@@ -1,0 +1,83 @@
+"""Fixtures of tests against a real API server: one control plane for all of them, and accounts that may do little."""
+
+import asyncio
+import json
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bus.kube.client import Client
+from deploy.cli.schema import render_crds
+from tests.integration.cluster import Cluster
+from tests.integration.plane import ControlPlane, find_assets
+
+SHM = Path("/dev/shm")
+DEPLOY = Path(__file__).parents[2] / "deploy"
+SYSTEM = "tensor-fusion-sys"
+
+
+@pytest.fixture(scope="session")
+def plane() -> Iterator[ControlPlane]:
+    """A running etcd and kube-apiserver."""
+    assets = find_assets("etcd", "kube-apiserver")
+    if assets is None:
+        pytest.skip("no kube-apiserver and etcd: run `make test-assets` (needs Go) or set KUBEBUILDER_ASSETS")
+    with tempfile.TemporaryDirectory(prefix="gpubus-kube-", dir=SHM if SHM.is_dir() else None) as home:
+        plane = ControlPlane(assets, Path(home) / "plane")
+        try:
+            plane.start()
+            asyncio.run(_prepare(plane.kubeconfig))
+            yield plane
+        finally:
+            plane.stop_all()
+
+
+@pytest.fixture
+async def admin(plane: ControlPlane) -> AsyncIterator[Client]:
+    """A client that may do everything."""
+    async with await Client.connect(str(plane.kubeconfig)) as client:
+        yield client
+
+
+@pytest.fixture
+async def cluster(admin: Client) -> AsyncIterator[Cluster]:
+    """A cluster with our kinds and accounts, emptied again afterwards."""
+    cluster = Cluster(admin)
+    yield cluster
+    await cluster.empty()
+
+
+async def _prepare(kubeconfig: Path) -> None:
+    """Have the API server know our kinds, and the accounts that our roles have in production."""
+    async with await Client.connect(str(kubeconfig)) as client:
+        cluster = Cluster(client)
+        await cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
+        documents = [yaml.safe_load(text) for text in render_crds().values()]
+        for name in ("roles.yaml", "accounts.yaml"):
+            documents += yaml.safe_load_all((DEPLOY / "rbac" / name).read_text())
+        await asyncio.gather(*map(cluster.apply, documents))
+        await cluster.established()
+
+
+@pytest.fixture
+async def kubeconfig_of(
+    plane: ControlPlane, cluster: Cluster, tmp_path: Path
+) -> Callable[[str], "AsyncIterator[Path]"]:
+    """Make a kubeconfig of one of our service accounts, with exactly the rights that ``deploy/rbac`` grants it."""
+
+    async def make(role: str) -> Path:
+        path = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/gpubus-{role}/token"
+        request = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": 3600},
+        }
+        answer = json.loads(await cluster.client.call("POST", path, body=json.dumps(request).encode()))
+        file = tmp_path / f"{role}.kubeconfig"
+        plane.write_kubeconfig(file, answer["status"]["token"])
+        return file
+
+    return make

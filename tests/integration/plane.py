@@ -1,0 +1,166 @@
+"""A real control plane on loopback: etcd and kube-apiserver, on free ports, with throwaway data and RBAC on."""
+
+import ctypes
+import os
+import secrets
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import yaml
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+ASSETS = Path(__file__).parents[1] / "assets"
+NAMES = ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager")
+READY_S = 90.0
+_PR_SET_PDEATHSIG = 1
+
+
+def find_assets(*names: str) -> Path | None:
+    """Return the directory that has all of ``names``: ``KUBEBUILDER_ASSETS``, or what ``make test-assets`` has built."""
+    versions = {}
+    for module, line in (("kube", "require k8s.io/kubernetes "), ("etcd", "require go.etcd.io/etcd/server/v3 ")):
+        text = (ASSETS / module / "go.mod").read_text()
+        versions[module] = next(found for found in text.splitlines() if found.startswith(line)).split()[-1]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpubus" / "assets"
+    built = Path(os.environ.get("GPUBUS_TEST_ASSETS") or cache) / f"kube-{versions['kube']}-etcd-{versions['etcd']}"
+    given = os.environ.get("KUBEBUILDER_ASSETS")
+    for place in ([Path(given)] if given else []) + [built]:
+        if all(os.access(place / name, os.X_OK) for name in names):
+            return place
+    return None
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class ControlPlane:
+    """etcd and kube-apiserver; killed at the end, for their data is thrown away."""
+
+    def __init__(self, assets: Path, home: Path) -> None:
+        self.assets, self.home = assets, home
+        self.port, self._etcd_port, self._peer_port = free_port(), free_port(), free_port()
+        self.token = secrets.token_hex(16)
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.kubeconfig = home / "admin.kubeconfig"
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    @property
+    def ca(self) -> Path:
+        return self.home / "certs" / "apiserver.crt"
+
+    def start(self) -> None:
+        self.home.mkdir(parents=True, exist_ok=True)
+        key = ec.generate_private_key(ec.SECP256R1())
+        pem = serialization.Encoding.PEM
+        private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        public = key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
+        (self.home / "sa.key").write_bytes(private)
+        (self.home / "sa.pub").write_bytes(public)
+        (self.home / "tokens.csv").write_text(f"{self.token},admin,admin,system:masters\n")
+        self.start_etcd()
+        self.start_apiserver()
+        self.write_kubeconfig(self.kubeconfig, self.token)
+
+    def start_etcd(self) -> None:
+        client, peer = f"http://127.0.0.1:{self._etcd_port}", f"http://127.0.0.1:{self._peer_port}"
+        self._run(
+            "etcd",
+            f"--data-dir={self.home / 'etcd'}",
+            f"--listen-client-urls={client}",
+            f"--advertise-client-urls={client}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+            "--unsafe-no-fsync",
+            "--log-level=error",
+        )
+
+    def start_apiserver(self) -> None:
+        self._run(
+            "kube-apiserver",
+            f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={self.port}",
+            f"--cert-dir={self.home / 'certs'}",
+            f"--token-auth-file={self.home / 'tokens.csv'}",
+            "--authorization-mode=Node,RBAC",
+            "--endpoint-reconciler-type=none",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={self.home / 'sa.pub'}",
+            f"--service-account-signing-key-file={self.home / 'sa.key'}",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            # No controller makes default accounts or lifts the taint of a new node.
+            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            "--allow-privileged=true",
+            "--profiling=false",
+        )
+        self._await_ready()
+
+    def stop(self, name: str, how: signal.Signals = signal.SIGKILL) -> None:
+        process = self._processes.pop(name, None)
+        if process is not None:
+            process.send_signal(how)
+            process.wait(timeout=30)
+
+    def stop_all(self) -> None:
+        for name in list(self._processes):
+            self.stop(name)
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def write_kubeconfig(self, path: Path, token: str) -> None:
+        cluster = {"server": self.url, "certificate-authority": str(self.ca)}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "test", "cluster": cluster}],
+            "users": [{"name": "user", "user": {"token": token}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "user"}}],
+            "current-context": "test",
+        }
+        path.write_text(yaml.safe_dump(config))
+
+    def _run(self, name: str, *arguments: str) -> None:
+        log = (self.home / f"{name}.log").open("ab")
+        environment = {key: value for key, value in os.environ.items() if "proxy" not in key.lower()}
+        self._processes[name] = subprocess.Popen(
+            [self.assets / name, *arguments],
+            stdout=log,
+            stderr=log,
+            env=environment,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509  it makes one system call
+        )
+        log.close()
+
+    def _await_ready(self) -> None:
+        deadline = time.monotonic() + READY_S
+        while True:
+            if self._processes["kube-apiserver"].poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError((self.home / "kube-apiserver.log").read_text()[-3000:])
+            try:
+                context = ssl.create_default_context(cafile=str(self.ca))
+                request = urllib.request.Request(
+                    f"{self.url}/readyz", headers={"Authorization": f"Bearer {self.token}"}
+                )
+                with urllib.request.urlopen(request, context=context, timeout=2) as answer:
+                    if answer.status == 200:
+                        return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.05)

@@ -1,0 +1,91 @@
+"""Pods of a real API server are placed by us and bound, and what they held comes back; the roles have their own accounts."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from bus.connection import Bus
+from deploy.local.processes import RoleProcess
+from deploy.local.server import LocalServer
+from tests.integration.cluster import Cluster, hami_pod, play_agents, tensorfusion_pod
+from tests.integration.observe import agree, bound
+
+pytestmark = pytest.mark.integration
+
+Start = Callable[[str], "RoleProcess"]
+
+
+@pytest.fixture
+async def start(server: LocalServer, bus: Bus, kubeconfig_of) -> AsyncIterator[Start]:
+    """Start roles in processes of their own, with the accounts that they have in production."""
+    del bus  # it declares the streams
+    running: list[RoleProcess] = []
+
+    async def begin(role: str) -> RoleProcess:
+        options = [] if role == "allocator" else ["--kubeconfig", str(await kubeconfig_of(role))]
+        process = RoleProcess(role, [server.url], *options)
+        await process.start()
+        running.append(process)
+        return process
+
+    yield begin
+    for process in running:
+        await process.kill()
+
+
+async def create_all(cluster: Cluster, pods: list[dict]) -> None:
+    slots = asyncio.Semaphore(32)
+
+    async def one(pod: dict) -> None:
+        async with slots:
+            await cluster.create(pod)
+
+    await asyncio.gather(*map(one, pods))
+
+
+def mixed(count: int, first: int = 0) -> list[dict]:
+    """Pods of half a GPU, every other one in each dialect."""
+    return [
+        tensorfusion_pod(f"pod-{number:05}", tflops="156", vram="40Gi")
+        if number % 2
+        else hami_pod(f"pod-{number:05}", gpumem="40960", gpucores="50")
+        for number in range(first, first + count)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", [200])
+async def test_two_thousand_pods_are_bound_and_give_back_what_they_held(
+    cluster: Cluster, bus: Bus, start, nodes: int
+) -> None:
+    names = [f"node-{number:03}" for number in range(nodes)]
+    slots = nodes * 5 * 2
+    await cluster.add_pool()
+    await cluster.add_nodes(names)
+    await play_agents(bus, names, gpus=5)
+    await asyncio.gather(*(start(role) for role in ("allocator", "watcher", "binder")))
+
+    await create_all(cluster, mixed(slots))
+    await agree(bus, cluster, placed=slots, timeout=90)
+
+    late = slots // 20
+    await create_all(cluster, mixed(late, first=slots))
+    async with asyncio.timeout(30):
+        while True:
+            waiting = [pod for pod in await cluster.list("Pod", "default") if not pod["spec"].get("nodeName")]
+            if len(waiting) == late and all(condition_of(pod) for pod in waiting):
+                break
+            await asyncio.sleep(0.2)
+    assert all("Insufficient" in condition_of(pod)["message"] for pod in waiting)
+    assert {condition_of(pod)["reason"] for pod in waiting} == {"Unschedulable"}
+
+    gone = bound(await cluster.list("Pod", "default"))[::2]
+    await asyncio.gather(*(cluster.delete("Pod", pod["metadata"]["name"], "default") for pod in gone))
+    await agree(bus, cluster, placed=slots - len(gone) + late, timeout=60)
+
+
+def condition_of(pod: dict) -> dict | None:
+    """Return the condition that says why a pod has no node."""
+    found = [one for one in pod["status"].get("conditions", []) if one["type"] == "PodScheduled"]
+    return found[0] if found and found[0]["status"] == "False" else None
