@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 # Groups come with pip 25.1; an older pip would not know --group.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test test-assets lint bench clean
 
 help:
 	@echo 'make demo   see it work: a simulated cluster, two allocators, one killed half way'
 	@echo 'make test   run every test against real servers (a few minutes)'
+	@echo 'make test-assets  build a real API server and etcd for the tests against Kubernetes (Go needed; once, many minutes)'
 	@echo 'make lint   style, types and import direction'
 	@echo 'make bench  measure throughput, latency and the engine, beside the raw floor'
 	@echo 'make clean  remove the virtual environment and caches'
@@ -38,6 +39,9 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.test
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-assets:
+	@tests/assets/build.sh
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
