@@ -55,7 +55,13 @@ def binder(
 
 
 def _play(
-    role: str, nats: str | None, kubeconfig: Path | None, name: str | None, replicas: int, *, exit_with_stdin: bool
+    role: str,
+    nats: list[str] | None,
+    kubeconfig: Path | None,
+    name: str | None,
+    replicas: int,
+    *,
+    exit_with_stdin: bool,
 ) -> None:
     from deploy.local.roles import CLUSTER_ROLES, unique_name
 

@@ -47,12 +47,13 @@ def explain(error: Exception) -> tuple[str, int] | None:
 def _explain_imported(error: Exception) -> tuple[str, int] | None:
     # Imported here because most runs end well and need none of it.
     from bus.errors import BusError
+    from bus.kube.errors import KubeConfigError, KubeError
     from deploy.local.server import LocalBusError
     from deploy.local.store import DirectoryError
 
-    if isinstance(error, DirectoryError):
+    if isinstance(error, DirectoryError | KubeConfigError):
         return _line(str(error)), BAD_INPUT
-    if isinstance(error, BusError | LocalBusError):
+    if isinstance(error, BusError | KubeError | LocalBusError):
         return _line(str(error)), NO_BUS
     from producers.simulator.csvfile import TraceError
 
