@@ -21,7 +21,6 @@ from bus.connection import Bus
 from bus.errors import NO_MESSAGE, ApiError, ConflictError, PublishUnconfirmedError, UndecodableError
 from bus.publisher import WRONG_LAST_SEQUENCE
 from bus.streams import LEDGER
-from schemas.ledger import NodeRecord
 
 MOST_WRITES: Final = 1000
 """Records that the server takes in one batch."""
@@ -36,6 +35,12 @@ class Write(msgspec.Struct, frozen=True):
     subject: str
     payload: bytes
     expected: int | None
+
+
+class _Signed(msgspec.Struct):
+    """What every record of the ledger has."""
+
+    txn: str
 
 
 class _StoredMessage(msgspec.Struct):
@@ -99,7 +104,7 @@ async def _landed(bus: Bus, subject: str, txn: str, expected: int) -> int:
     request = {"seq": expected + 1, "next_by_subj": subject}
     try:
         message = _got.decode(await bus.api(f"STREAM.MSG.GET.{LEDGER}", request)).message
-        return message.seq if decode_as(NodeRecord, message.data).data.txn == txn else 0
+        return message.seq if decode_as(_Signed, message.data).data.txn == txn else 0
     except UndecodableError:
         return 0
     except (ApiError, nats.errors.Error, OSError, TimeoutError) as error:

@@ -79,6 +79,11 @@ def ledger_quota(namespace: str) -> str:
     return subject("ledger", "quota", namespace)
 
 
+def ledger_rollout(pool: str, component: str) -> str:
+    """Subject of the record of a rollout."""
+    return subject("ledger", "rollout", pool, component)
+
+
 def decision(namespace: str, name: str) -> str:
     """Subject of the decisions about one pod."""
     return subject("decision", namespace, name)

@@ -11,6 +11,7 @@ from schemas.ledger import NodeRecord, QuotaRecord
 from schemas.observed import Drift, PodNotice
 from schemas.pod import Pod, Release, Schedule, Waiting
 from schemas.quota import Quota
+from schemas.rollout import ComponentSpec, Member, Rollout
 from schemas.usage import NodeUsage
 
 
@@ -44,6 +45,9 @@ EVENT_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     "gpubus.schedule.v1": Schedule,
     "gpubus.release.v1": Release,
     "gpubus.tick.v1": Tick,
+    "gpubus.component.v1": ComponentSpec,
+    "gpubus.member.v1": Member,
+    "gpubus.rollout.v1": Rollout,
     "gpubus.dead.v1": DeadLetter,
 }
 

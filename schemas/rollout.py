@@ -31,7 +31,7 @@ time; ``canary`` and ``batch`` have members under way; the last three and ``sync
 """
 
 Step = Literal[
-    "recorded", "started", "superseded", "batch", "replaced", "waited", "opened", "passed", "paused", "resumed", "halted",
+    "recorded", "started", "superseded", "batch", "replaced", "waited", "continued", "passed", "paused", "resumed", "halted",
     "aborted", "rolled-back", "completed",
 ]  # fmt: skip
 """What one revision of the record did."""

@@ -152,8 +152,8 @@ class _Step:
         if not record.back and not is_open(self.policy.windows, self.now):
             known = record.phase == "window" and record.due_at == next_opening(self.policy.windows, self.now)
             return None if known else self._await_window()
-        if record.batch:  # a window closed in the midst of it
-            return self.to("opened", phase=phase_of(record), busy_since=self.now)
+        if record.batch:  # interrupted by a pause, or by the end of a window
+            return self.to("continued", phase=phase_of(record), busy_since=self.now)
         return self._begin_batch()
 
     def _end(self, trouble: Verdict) -> Rollout | None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from consumers.updater.progress import ACTIVE, fresh, phase_of, stop_clock
+from consumers.updater.progress import ACTIVE, fresh, stop_clock
 from schemas.rollout import Rollout, Step
 
 
@@ -32,9 +32,7 @@ def resume(record: Rollout, now: datetime, by: str) -> Rollout:
     """
     match record.phase:
         case "paused":
-            phase = phase_of(record)
-            running = {"busy_since": now if record.batch else None}
-            return _ordered(record, "resumed", now, by, phase=phase, **running)
+            return _ordered(record, "resumed", now, by, phase="planned")
         case "halted":
             accepted = tuple(sorted({*record.skipped, *record.failed, *(one.name for one in record.batch)}))
             return _ordered(record, "resumed", now, by, phase="planned", batch=(), skipped=accepted, busy_s=0)

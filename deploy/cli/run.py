@@ -49,7 +49,7 @@ app = typer.Typer(cls=Roles, help="Run one role until SIGTERM.")
 @app.command(Roles.ANY, hidden=True)
 def role(
     role: Annotated[
-        str, typer.Argument(metavar="ROLE", help="Which part to play: allocator, agent, watcher or binder.")
+        str, typer.Argument(metavar="ROLE", help="Which part to play: allocator, updater, agent, watcher or binder.")
     ],
     *,
     nats: NatsOption = None,

@@ -20,6 +20,13 @@ async def allocator(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Eve
     await Allocator(bus, name).run(stop, ready=ready)
 
 
+async def updater(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
+    """Bring changed components of pools to what runs, batch by batch."""
+    from consumers.updater.service import Updater
+
+    await Updater(bus, name).run(stop, ready=ready)
+
+
 async def watcher(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
     """Say on the bus what the API server says."""
     from bus.kube.client import Client
@@ -39,7 +46,7 @@ async def binder(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event)
         await Binder(bus, client, name).run(stop, ready=ready)
 
 
-ROLES: Final[dict[str, Role]] = {"allocator": allocator}
+ROLES: Final[dict[str, Role]] = {"allocator": allocator, "updater": updater}
 """Roles that need a bus only."""
 
 CLUSTER_ROLES: Final[dict[str, Role]] = {"watcher": watcher, "binder": binder}
