@@ -91,7 +91,12 @@ class Watch:
             limits: VRAM limit of a pod on each GPU, where it states one, by pod UID.
         """
         certain = dict(_certain(allocations, handed_out, known))
-        shown = dict(_shown(usage, allocations, limits))
+        foreign = {key.gpu for key in certain if key.kind == "ForeignAllocation"}
+        shown = {
+            key: values
+            for key, values in _shown(usage, allocations, limits)
+            if not (key.kind == "UnmanagedUse" and key.gpu in foreign)  # whoever gave the GPU out explains it
+        }
         now: dict[_Key, _Values] = dict(certain)
         self._seen = {key: self._seen.get(key, 0) + 1 for key in shown}
         now |= {key: shown[key] for key, times in self._seen.items() if key in self._told or times >= PATIENCE}

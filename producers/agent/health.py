@@ -9,10 +9,11 @@ A GPU is unhealthy while anything is wrong with it, and healthy again when that 
   cannot say so is believed after ``xid_quiet_s``;
 * a driver that hangs or fails: when it answers for that GPU.
 
-A GPU that was seen once stays in the inventory, lost at worst: pods may still hold it.
+A GPU that was seen once stays in the inventory, lost at worst: pods may still hold it. One that is replaced is forgotten at the
+next start of the agent, as soon as no pod holds it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -64,11 +65,13 @@ class Health:
         self._last_xid: dict[str, datetime] = {}
         self._links: dict[tuple[str, str], GpuLink] = {}
         self._hardware = Hardware(())
+        self._restored: set[str] = set()
         self.xids = 0
         """XIDs counted since the start, ignored ones included."""
 
     def restore(self, inventory: GpuInventory) -> None:
         """Remember what was said before this process: GPUs that may be gone now, and XIDs that a restart must not cure."""
+        self._restored = {device.uuid for device in inventory.gpus}
         for device in inventory.gpus:
             self._devices[device.uuid] = msgspec.structs.replace(device, healthy=True, troubles=(), used_by="")
             self._troubles[device.uuid] = {}
@@ -81,6 +84,7 @@ class Health:
         """Take in what there is: the driver answers, so only what it shows is wrong."""
         self._hardware = hardware
         seen = {found.device.uuid: found for found in hardware.seen}
+        self._restored -= seen.keys()
         for uuid, found in seen.items():
             self._devices[uuid] = msgspec.structs.replace(found.device, index=self._index(found.device))
             troubles = self._troubles.setdefault(uuid, {})
@@ -92,6 +96,15 @@ class Health:
             self._symptoms(uuid, (Symptom("Lost", "the driver does not list it any more"),), _ASKED, at)
         order = [found.device.uuid for found in hardware.seen]
         self._links = {(order[link.first], order[link.second]): link for link in hardware.links}
+
+    def forget_replaced(self, held: Container[str]) -> None:
+        """Forget GPUs that an earlier process saw, that a working driver does not list, and that no pod holds."""
+        for uuid in [uuid for uuid in self._restored if uuid not in held]:
+            self._restored.discard(uuid)
+            del self._devices[uuid]
+            self._troubles.pop(uuid, None)
+            self._last_xid.pop(uuid, None)
+            self._links = {pair: link for pair, link in self._links.items() if uuid not in pair}
 
     def read(self, readings: Iterable[Reading], at: datetime) -> None:
         """Take in what the GPUs do."""

@@ -177,6 +177,11 @@ class Agent:
                 self._open = False
                 self.health.fail("DriverHung" if isinstance(error, HungError) else "DriverError", str(error), _now())
                 next_sample = max(next_sample, now + min(self._options.heartbeat_s, REOPEN_EVERY_S))
+            except Exception as error:  # whatever it is, GPUs that nobody can ask about are not given out
+                log.exception("asking the driver failed")
+                self._open = False
+                self.health.fail("DriverError", f"{type(error).__name__}: {error}", _now())
+                next_sample = now + REOPEN_EVERY_S
             self._say_inventory()
             if ready is not None:
                 ready.set()
@@ -202,6 +207,7 @@ class Agent:
             await self._lane.run(self._source.open)  # only a new session sees a GPU that has come back
         found = await self._lane.run(self._source.hardware)
         self.health.look(found._replace(seen=tuple(map(self._configured, found.seen))), _now())
+        self.health.forget_replaced({grant.uuid for allocation in self.holdings.held() for grant in allocation.gpus})
         if self._options.mode == "mps" and not self._mps_up:
             self.health.fail("MpsDown", "the MPS control daemon does not run", _now())
 

@@ -178,7 +178,7 @@ def restart_driver(scenario: Scenario) -> None:
 
 
 def answer_nonsense(scenario: Scenario) -> None:
-    scenario.gpus[1]["errors"] = {"nvmlDeviceGetUtilizationRates": 999}
+    scenario.gpus[1]["errors"] = {"nvmlDeviceGetMemoryInfo_v2": 999}
 
 
 def fail_to_enumerate(scenario: Scenario) -> None:

@@ -117,9 +117,9 @@ def _memory(session: Session, handle: Handle) -> list[Symptom]:
 
 
 def _vram(session: Session, handle: Handle, name: str) -> int:
-    memory = session.may(None, nvml.nvmlDeviceGetMemoryInfo, handle)
+    memory = session.memory(handle)
     if memory is not None:
-        return int(memory.total)
+        return memory[0]
     # Unified memory: the driver has no answer. Nominal where it is known, and else nothing that could be given out.
     nominal = NVML_NAMES[name].vram_bytes if name in NVML_NAMES else 0
     log.warning("GPU model %r does not tell its memory: %d bytes are assumed", name, nominal)

@@ -33,7 +33,7 @@ def instance(session: Session, handle: Handle, device: Handle) -> MigInstance:
     place = session.ask(
         nvml.nvmlGpuInstanceGetInfo, session.ask(nvml.nvmlDeviceGetGpuInstanceById, handle, gpu_instance)
     ).placement
-    memory = session.may(None, nvml.nvmlDeviceGetMemoryInfo, device)
+    vram_bytes, _used = session.memory(device) or (0, 0)
     return MigInstance(
         uuid=session.ask(nvml.nvmlDeviceGetUUID, device),
         profile=profile_name(session.ask(nvml.nvmlDeviceGetName, device)),
@@ -41,7 +41,7 @@ def instance(session: Session, handle: Handle, device: Handle) -> MigInstance:
         compute_instance=session.ask(nvml.nvmlDeviceGetComputeInstanceId, device),
         start=place.start,
         slots=place.size,
-        vram_bytes=0 if memory is None else memory.total,
+        vram_bytes=vram_bytes,
     )
 
 

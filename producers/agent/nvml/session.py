@@ -93,8 +93,11 @@ class Session:
         except nvml.NVMLError as error:
             raise _sorted(function.__name__, error) from None
 
-    def may(self, otherwise: Any, function: Callable[..., Any], *arguments: object) -> Any:
+    def may(self, otherwise: Any, function: Callable[..., Any], *arguments: object, vital: bool = False) -> Any:
         """Return what a call about one GPU answers, or ``otherwise`` when the GPU or the driver cannot answer it.
+
+        Virtual machines and old drivers answer some questions with an unknown error all their life, so that counts against the
+        GPU only where the question is ``vital``.
 
         Raises:
             SourceError: The driver cannot be used.
@@ -103,9 +106,19 @@ class Session:
         try:
             return self._lane.call(function, *arguments)
         except nvml.NVMLError as error:
-            if _value(error) in _CANNOT:
+            if _value(error) in _CANNOT or (_value(error) == nvml.NVML_ERROR_UNKNOWN and not vital):
                 return otherwise
             raise _sorted(function.__name__, error) from None
+
+    def memory(self, handle: Handle) -> tuple[int, int] | None:
+        """Return the VRAM of a GPU or MIG device and what is used of it, in bytes; None if it has none of its own.
+
+        The second version of the call does not count what the driver reserves as used.
+        """
+        found = self.may(None, nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2, vital=True)
+        if found is None:
+            found = self.may(None, nvml.nvmlDeviceGetMemoryInfo, handle, vital=True)
+        return None if found is None else (int(found.total), int(found.used))
 
     def fields(self, handle: Handle, wanted: list[tuple[int, int]]) -> list[int | None]:
         """Return the values of fields, each named by its number and scope; None for those that the GPU does not have."""

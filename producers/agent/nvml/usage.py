@@ -72,10 +72,9 @@ class Meter:
         may, handle = self._session.may, self._handle
         cut = mig.enabled(self._session, handle)
         rates = may(None, nvml.nvmlDeviceGetUtilizationRates, handle)
-        memory = may(None, nvml.nvmlDeviceGetMemoryInfo, handle)
         clocks = [may(0, nvml.nvmlDeviceGetClockInfo, handle, kind) for kind in _CLOCKS]
         traffic = self._traffic()
-        used = 0 if memory is None else int(memory.used)
+        _total, used = self._session.memory(handle) or (0, 0)
         sample = GpuSample(
             uuid=self.uuid,
             sm_percent=0.0 if rates is None else float(min(rates.gpu, FULL)),

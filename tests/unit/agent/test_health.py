@@ -106,3 +106,20 @@ def test_a_restart_of_the_agent_cures_nothing() -> None:
     assert said(again).gpus[0].troubles == before.gpus[0].troubles
     again.look(Hardware((seen(0, reset=None), seen(1))), at(102))
     assert problems(again) == [[], []]
+
+
+def test_a_gpu_that_was_replaced_is_forgotten_at_the_next_start_once_no_pod_holds_it() -> None:
+    before = Health()
+    before.look(Hardware((seen(0), seen(1))), at(0))
+    again = Health()
+    again.restore(said(before))
+    again.forget_replaced({"GPU-0", "GPU-1"})
+    again.look(Hardware((seen(0), seen(2, index=1)), (GpuLink(0, 1, "node", 4),)), at(1))
+    again.forget_replaced({"GPU-1"})
+    assert again.healthy() == {"GPU-0": True, "GPU-1": False, "GPU-2": True}
+    again.forget_replaced(set())
+    assert again.healthy() == {"GPU-0": True, "GPU-2": True}
+    assert said(again).links == (GpuLink(0, 1, "node", 4),)
+    again.look(Hardware((seen(0),)), at(2))
+    again.forget_replaced(set())  # lost while we look: not replaced
+    assert again.healthy() == {"GPU-0": True, "GPU-2": False}
