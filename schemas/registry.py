@@ -7,6 +7,7 @@ import msgspec
 from schemas.cluster import GpuInventory, Node, Pool
 from schemas.deadletter import DeadLetter
 from schemas.decision import Decision
+from schemas.kube.resources import CustomResource
 from schemas.ledger import NodeRecord, QuotaRecord
 from schemas.observed import Drift, PodNotice
 from schemas.pod import Pod, Release, Schedule, Waiting
@@ -34,6 +35,7 @@ EVENT_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     "gpubus.pool.v1": Pool,
     "gpubus.pod.v1": Pod,
     "gpubus.quota.v1": Quota,
+    "gpubus.resource.v1": CustomResource,
     "gpubus.waiting.v1": Waiting,
     "gpubus.presence.v1": Presence,
     "gpubus.usage.v1": NodeUsage,

@@ -23,7 +23,13 @@ from schemas.pod import Pod
 
 log = logging.getLogger("gpubus.watcher")
 
-FILTERS: Final = ("gpubus.state.pod.>", "gpubus.state.node.*", "gpubus.state.pool.*")
+FILTERS: Final = (
+    "gpubus.state.pod.*.*",
+    "gpubus.state.node.*",
+    "gpubus.state.pool.*",
+    "gpubus.state.quota.*.*",
+    "gpubus.state.config.*.*.*",
+)
 
 CATCH_UP_S: Final = 5.0
 _TOMBSTONE: Final = {"Nats-TTL": f"{TOMBSTONE_TTL_S}s"}

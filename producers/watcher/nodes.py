@@ -27,9 +27,9 @@ class Nodes:
     def __init__(self, changed: Callable[[str], None]) -> None:
         self._changed = changed
         self._nodes: dict[str, KubeNode] = {}
-        self._seats: dict[tuple[str, str], Seat] = {}
+        self._seats: dict[tuple[str, ...], Seat] = {}
         self._taken: dict[str, list[int]] = {}
-        self._claims: dict[str, dict[tuple[str, str], tuple[str, ...]]] = {}
+        self._claims: dict[str, dict[tuple[str, ...], tuple[str, ...]]] = {}
         self._versions: dict[str, int] = {}
         self.listed_at = 0
 
@@ -55,7 +55,7 @@ class Nodes:
         """Return the version since which a node, with the pods on it, is as it is."""
         return self._versions.get(name, self.listed_at)
 
-    def seat(self, pod: tuple[str, str], seat: Seat | None, version: int) -> None:
+    def seat(self, pod: tuple[str, ...], seat: Seat | None, version: int) -> None:
         """A foreign pod has, or no longer has, a seat."""
         before = self._seats.get(pod)
         if before == seat:

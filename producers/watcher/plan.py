@@ -78,7 +78,7 @@ def version_of(event_id: str) -> int:
 
 
 def commands(
-    key: tuple[str, str], stored: Stored | None, after: Pod | None, version: int, at: datetime
+    key: tuple[str, ...], stored: Stored | None, after: Pod | None, version: int, at: datetime
 ) -> list[Outgoing]:
     """Return what has to be done because a pod is ``after`` as of ``version``; None is no pod of ours.
 
@@ -98,7 +98,7 @@ def commands(
     return found
 
 
-def refusal(key: tuple[str, str], uid: str, refused: Refusal, at: datetime, state_seq: int) -> Outgoing:
+def refusal(key: tuple[str, ...], uid: str, refused: Refusal, at: datetime, state_seq: int) -> Outgoing:
     """Return the decision that a pod cannot be placed as it is written."""
     name = hashlib.blake2b(f"{refused.reason}:{refused.message}".encode(), digest_size=_DIGEST_BYTES).hexdigest()
     decision = Decision(
@@ -137,7 +137,7 @@ def _schedule(pod: Pod, now: Known, step: str, at: datetime) -> Outgoing:
     return subjects.work("schedule", pod.request.pool), encode(event), event.id
 
 
-def _release(key: tuple[str, str], before: Known, reason: str, step: str, at: datetime) -> Outgoing:
+def _release(key: tuple[str, ...], before: Known, reason: str, step: str, at: datetime) -> Outgoing:
     event = Event(
         id=f"{before.uid}:release:{step}",
         source=SOURCE,

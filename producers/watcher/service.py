@@ -16,9 +16,9 @@ from producers.watcher.mirror import Mirror, Wish
 from producers.watcher.plan import Outgoing
 from producers.watcher.volumes import Claim, PersistentVolume
 from producers.watcher.world import Key, World, subject_of
-from schemas.kube import resources
 from schemas.kube.base import API_VERSION
 from schemas.kube.core import KubeNode, KubePod
+from schemas.kube.resources import ResourceQuota
 
 log = logging.getLogger("gpubus.watcher")
 
@@ -55,19 +55,13 @@ class Watcher:
         self._news, self._quiet = asyncio.Event(), asyncio.Event()
         self.world = World(self._news.set)
         self._mirror = Mirror(bus, self.world.review)
-        settings, world = self.world.settings, self.world
-
-        def ours(plural: str, struct: type[Any]) -> Resource:
-            return Resource(API_VERSION, plural, struct)
-
+        world = self.world
         self._settings: list[Reflector[Any]] = [
-            Reflector(client, ours("gpupools", resources.GPUPool), settings.pools),
-            Reflector(
-                client, ours("schedulingconfigtemplates", resources.SchedulingConfigTemplate), settings.templates
-            ),
-            Reflector(client, ours("workloadprofiles", resources.WorkloadProfile), settings.profiles),
-            Reflector(client, ours("gpuresourcequotas", resources.GPUResourceQuota), settings.quotas),
-            Reflector(client, ours("providerconfigs", resources.ProviderConfig), settings.providers),
+            Reflector(client, Resource(API_VERSION, plural, struct), shelf)
+            for plural, (shelf, struct) in world.settings.shelves.items()
+        ]
+        self._settings += [
+            Reflector(client, Resource("v1", "resourcequotas", ResourceQuota), world.native_quotas),
             Reflector(client, Resource("v1", "persistentvolumeclaims", Claim), world.claims),
             Reflector(client, Resource("v1", "persistentvolumes", PersistentVolume), world.volumes),
         ]

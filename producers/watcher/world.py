@@ -1,5 +1,6 @@
 """The watcher's view of the API server, joined: which objects may have to be told anew, and as what. No I/O."""
 
+import logging
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Final
@@ -15,15 +16,30 @@ from producers.watcher.volumes import Claims, Volumes
 from schemas.dialects import RequestError
 from schemas.kube.annotations import claimed_gpus, read_allocation
 from schemas.kube.core import KubePod
-from schemas.kube.defaults import SCHEDULERS, Settings
+from schemas.kube.defaults import SCHEDULERS, Settings, Shelf
+from schemas.kube.quotas import native_quota, tensorfusion_quota
+from schemas.kube.resources import ResourceQuota
 from schemas.kube.views import amounts_of
 from schemas.pod import Pod
+from schemas.quantity import QuantityError
+from schemas.quota import Budget, Quota
 
-Key = tuple[str, str]
+log = logging.getLogger("gpubus.watcher")
+
+Key = tuple[str, ...]
+"""Names of an object, as in its STATE subject behind the kind."""
 
 POD: Final = "pod"
 NODE: Final = "node"
 POOL: Final = "pool"
+QUOTA: Final = "quota"
+CONFIG: Final = "config"
+
+KINDS: Final = {POD: 2, NODE: 1, POOL: 1, QUOTA: 2, CONFIG: 3}
+"""What is told, and how many names each has: a custom resource those of its kind, namespace and itself."""
+
+NATIVE: Final = "ResourceQuota"
+TENSORFUSION: Final = "GPUResourceQuota"
 
 
 class Told(msgspec.Struct, frozen=True, gc=False):
@@ -48,8 +64,9 @@ class World:
         """
         self.settings = Settings(self._on_settings)
         self.nodes = Nodes(self._on_node)
-        self.claims = Claims(self._on_settings)
-        self.volumes = Volumes(self._on_settings)
+        self.claims = Claims(self._on_asking)
+        self.volumes = Volumes(self._on_asking)
+        self.native_quotas: Shelf[ResourceQuota] = Shelf(NATIVE, self._on_settings)
         self._latest = 0  # up to here the view is complete: lists do not come in the order of versions
         self._asking: dict[Key, KubePod] = {}
         self._bound: dict[Key, KubePod] = {}
@@ -122,16 +139,27 @@ class World:
     # News
 
     def _on_node(self, name: str) -> None:
-        self._mark(NODE, ("", name))
+        self._mark(NODE, (name,))
 
-    def _on_settings(self) -> None:
-        """Everything that depends on settings may be another now: nodes, pools, and pods that still wait."""
-        for name in self.nodes.names():
-            self.dirty[NODE, ("", name)] = True
-        for _, name in self.settings.pools.items:
-            self.dirty[POOL, ("", name)] = True
-        for key in self._asking:
-            self.dirty[POD, key] = True
+    def _on_settings(self, plural: str, namespace: str, name: str) -> None:
+        """An object has changed, and what depends on it may be another now: nodes, pools, pods that still wait."""
+        if plural == NATIVE:
+            self._mark(QUOTA, (namespace, f"{NATIVE}/{name}"))
+            return
+        self._mark(CONFIG, (plural, namespace, name))
+        match plural:
+            case "gpupools":
+                self._mark(POOL, (name,))
+                self.dirty |= dict.fromkeys(((NODE, (node,)) for node in self.nodes.names()), True)
+            case "schedulingconfigtemplates":
+                self.dirty |= dict.fromkeys(((POOL, (pool,)) for _, pool in self.settings.pools.items), True)
+            case "gpuresourcequotas":
+                self._mark(QUOTA, (namespace, f"{TENSORFUSION}/{name}"))
+        self._on_asking()
+
+    def _on_asking(self) -> None:
+        """What pods that still wait ask for may be read otherwise now."""
+        self.dirty |= dict.fromkeys(((POD, key) for key in self._asking), True)
         self._on_news()
 
     def _mark(self, kind: str, key: Key) -> None:
@@ -170,14 +198,34 @@ class World:
     def _tell(self, kind: str, key: Key, stored: Stored | None, at: datetime, seq: int) -> Told | None:
         if kind == POD:
             return self._tell_pod(key, stored, at, seq)
-        name = key[1]
-        subject = subjects.state(kind, name)
         value: msgspec.Struct | None
-        if kind == NODE:
-            value, version = self.nodes.project(name, self.settings.pool_of), self.nodes.version(name)
-        else:
-            value, version = self.settings.pool(name), self.settings.version(name)
-        return _told(key, at, [], about=(subject, name, version), value=value, stored=stored)
+        uid = "/".join(key)
+        match kind:
+            case "node":
+                value, version = self.nodes.project(key[0], self.settings.pool_of), self.nodes.version(key[0])
+            case "pool":
+                value, version = self.settings.pool(key[0]), self.settings.version(key[0])
+            case "quota":
+                value, version = self._quota(*key)
+            case _:
+                plural, namespace, name = key
+                value = self.settings.resource(plural, namespace, name)
+                version = self.settings.shelves[plural][0].version(namespace, name)
+        return _told(key, at, [], about=(subject_of(kind, key), uid, version), value=value, stored=stored)
+
+    def _quota(self, namespace: str, name: str) -> tuple[Quota | None, int]:
+        kind, _, own = name.partition("/")
+        try:
+            if kind == NATIVE:
+                native = self.native_quotas.items.get((namespace, own))
+                value = native_quota(native) if native is not None else None
+                return value, self.native_quotas.version(namespace, own)
+            item = self.settings.quotas.items.get((namespace, own))
+            value = tensorfusion_quota(item) if item is not None else None
+        except QuantityError as error:
+            log.error("quota %s of namespace %s lets nothing in: %s", name, namespace, error)  # noqa: TRY400
+            value = Quota(namespace=namespace, name=name, total=Budget(workers=0))
+        return value, self.settings.quotas.version(namespace, own)
 
     def done(self, kind: str, key: Key, version: int) -> None:
         """STATE says of an object what it was at ``version``, or something newer: forget what is needed no more."""
@@ -193,7 +241,7 @@ class World:
         self._mark(kind, key)
 
     def _tell_pod(self, key: Key, stored: Stored | None, at: datetime, seq: int) -> Told | None:
-        subject = subjects.state(POD, *key)
+        subject = subject_of(POD, key)
         item = self._bound.get(key) or self._asking.get(key)
         if item is None:
             if key in self._there:
@@ -225,7 +273,7 @@ class World:
             return None
         version = item.metadata.version
         said = commands(key, stored, None, version, at)
-        return _told(key, at, said, about=(subjects.state(POD, *key), "", version), value=None, stored=stored)
+        return _told(key, at, said, about=(subject_of(POD, key), "", version), value=None, stored=stored)
 
     def _claim_problem(self, namespace: str, name: str) -> str:
         return volumes.problem(self.claims, self.volumes, namespace, name)
@@ -252,24 +300,18 @@ def _told(
     if stored is not None and stored.digest == content and not said:
         return None
     pod = known(value) if isinstance(value, Pod) else None
-    name = "/".join(key) if key[0] else key[1]
-    return Told(subject, version, said, fact(value, name, uid, version, at), Stored(0, version, content, pod))
+    return Told(subject, version, said, fact(value, "/".join(key), uid, version, at), Stored(0, version, content, pod))
 
 
 def place(subject: str) -> tuple[str, Key] | None:
-    """Return the kind and name of the object that a STATE subject is about; None if it is none of ours."""
+    """Return the kind and names of the object that a STATE subject is about; None if it is none of ours."""
     try:
-        _, kind, *name = subjects.names(subject)
+        _, kind, *names = subjects.names(subject)
     except ValueError:
         return None
-    match kind, name:
-        case "pod", [namespace, pod]:
-            return POD, (namespace, pod)
-        case (("node" | "pool"), [one]):
-            return kind, ("", one)
-    return None
+    return (kind, tuple(names)) if KINDS.get(kind) == len(names) else None
 
 
 def subject_of(kind: str, key: Key) -> str:
     """Return the STATE subject of an object."""
-    return subjects.state(kind, *key) if kind == POD else subjects.state(kind, key[1])
+    return subjects.state(kind, *key)

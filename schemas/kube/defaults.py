@@ -4,7 +4,9 @@ Each object is one source; what depends on several is worked out when it is aske
 """
 
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import msgspec
 
 from schemas.cluster import Oversubscription, Pool
 from schemas.dialects import (
@@ -17,7 +19,8 @@ from schemas.dialects import (
 )
 from schemas.dialects import text as read
 from schemas.kube import resources as kube
-from schemas.kube.base import Amounts, NodeSelector, NodeSelectorTerm, Resources, SelectorTerm
+from schemas.kube.base import GROUP, Amounts, NodeSelector, NodeSelectorTerm, Resources, SelectorTerm
+from schemas.kube.core import ObjectMeta
 from schemas.kube.selectors import selects
 
 SCHEDULERS: Final = ("tensor-fusion-scheduler", "hami-scheduler")
@@ -34,20 +37,26 @@ GPU_NODES: Final = NodeSelector(
 )
 """The nodes of a pool that selects none."""
 
-T = TypeVar(
-    "T",
-    bound=kube.GPUPool
-    | kube.SchedulingConfigTemplate
-    | kube.WorkloadProfile
-    | kube.GPUResourceQuota
-    | kube.ProviderConfig,
-)
+
+class KubeObject(Protocol):
+    """An object that has metadata."""
+
+    @property
+    def metadata(self) -> ObjectMeta:
+        """Its name and version."""
+
+
+T = TypeVar("T", bound=KubeObject)
+
+Changed = Callable[[str, str, str], None]
+"""Called with kind (plural), namespace and name of an object that has changed."""
 
 
 class Shelf(Generic[T]):
-    """All objects of one kind by namespace and name; ``changed`` is called after every change with the object's name."""
+    """All objects of one kind by namespace and name. It is a view in the sense of :class:`bus.kube.reflector.View`."""
 
-    def __init__(self, changed: Callable[[], None]) -> None:
+    def __init__(self, plural: str, changed: Changed) -> None:
+        self._plural = plural
         self._changed = changed
         self.items: dict[tuple[str, str], T] = {}
         self._versions: dict[tuple[str, str], int] = {}
@@ -58,13 +67,13 @@ class Shelf(Generic[T]):
         key = (item.metadata.namespace, item.metadata.name)
         self.items[key] = item
         self._versions[key] = item.metadata.version
-        self._changed()
+        self._changed(self._plural, *key)
 
     def gone(self, namespace: str, name: str, version: int) -> None:
         """The object is no more."""
         self.items.pop((namespace, name), None)
         self._versions[namespace, name] = version
-        self._changed()
+        self._changed(self._plural, namespace, name)
 
     def complete(self, version: int) -> None:
         """A list has ended."""
@@ -76,14 +85,55 @@ class Shelf(Generic[T]):
 
 
 class Settings:
-    """The fold of everything that is set. ``changed`` is called after every change and must only schedule work."""
+    """The fold of everything that is set; ``changed`` must only schedule work.
 
-    def __init__(self, changed: Callable[[], None]) -> None:
-        self.pools: Shelf[kube.GPUPool] = Shelf(changed)
-        self.templates: Shelf[kube.SchedulingConfigTemplate] = Shelf(changed)
-        self.profiles: Shelf[kube.WorkloadProfile] = Shelf(changed)
-        self.quotas: Shelf[kube.GPUResourceQuota] = Shelf(changed)
-        self.providers: Shelf[kube.ProviderConfig] = Shelf(changed)
+    Whoever sees the API server puts objects on the shelves; whoever sees the bus gives :meth:`apply` what STATE says.
+    """
+
+    def __init__(self, changed: Changed) -> None:
+        self.pools: Shelf[kube.GPUPool] = Shelf("gpupools", changed)
+        self.templates: Shelf[kube.SchedulingConfigTemplate] = Shelf("schedulingconfigtemplates", changed)
+        self.profiles: Shelf[kube.WorkloadProfile] = Shelf("workloadprofiles", changed)
+        self.quotas: Shelf[kube.GPUResourceQuota] = Shelf("gpuresourcequotas", changed)
+        self.providers: Shelf[kube.ProviderConfig] = Shelf("providerconfigs", changed)
+        self.shelves: dict[str, tuple[Shelf[Any], type[Any]]] = {
+            "gpupools": (self.pools, kube.GPUPool),
+            "schedulingconfigtemplates": (self.templates, kube.SchedulingConfigTemplate),
+            "workloadprofiles": (self.profiles, kube.WorkloadProfile),
+            "gpuresourcequotas": (self.quotas, kube.GPUResourceQuota),
+            "providerconfigs": (self.providers, kube.ProviderConfig),
+        }
+        """Shelf and type of every kind, by plural."""
+
+    def apply(self, plural: str, namespace: str, name: str, resource: kube.CustomResource | None) -> None:
+        """Take over what STATE says of an object; None says that it is no more.
+
+        Raises:
+            msgspec.DecodeError: The object cannot be read; what was known of it stays.
+        """
+        if plural not in self.shelves:
+            return
+        shelf, struct = self.shelves[plural]
+        if resource is None:
+            shelf.gone(namespace, name, 0)
+        else:
+            shelf.put(msgspec.convert({"metadata": resource.metadata(), "spec": resource.spec}, struct))
+
+    def resource(self, plural: str, namespace: str, name: str) -> kube.CustomResource | None:
+        """Return what STATE says of an object; None if there is none."""
+        item = self.shelves[plural][0].items.get((namespace, name))
+        if item is None:
+            return None
+        meta = item.metadata
+        return kube.CustomResource(
+            plural=plural,
+            namespace=namespace,
+            name=name,
+            uid=meta.uid,
+            labels=meta.labels,
+            annotations={key: value for key, value in meta.annotations.items() if key.startswith(f"{GROUP}/")},
+            spec=msgspec.to_builtins(item.spec),
+        )
 
     def pool_of(self, labels: dict[str, str], name: str) -> str:
         """Return the pool of a node, the first by name if several select it; empty when none does."""

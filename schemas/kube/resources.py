@@ -1,5 +1,7 @@
 """Our custom resources as objects: metadata with their spec."""
 
+from typing import Any
+
 import msgspec
 
 from schemas.kube.core import ObjectMeta
@@ -48,3 +50,45 @@ class ProviderConfig(msgspec.Struct, frozen=True, gc=False):
 
     metadata: ObjectMeta
     spec: ProviderConfigSpec
+
+
+class CustomResource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What STATE says of a custom resource: what is set, and nothing of its status.
+
+    Attributes:
+        plural: Its kind, as in ``gpupools``.
+        annotations: Those of our own group.
+        spec: As the type of the kind has it.
+    """
+
+    plural: str
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    spec: dict[str, Any]
+
+    def metadata(self) -> ObjectMeta:
+        """Return its metadata as the API server would have it."""
+        return ObjectMeta(
+            name=self.name,
+            namespace=self.namespace,
+            uid=self.uid,
+            labels=self.labels,
+            annotations=self.annotations,
+        )
+
+
+class ResourceQuotaSpec(msgspec.Struct, frozen=True, gc=False):
+    """``ResourceQuota.spec``; quantities as text."""
+
+    hard: dict[str, str] = {}
+    scopes: tuple[str, ...] = ()
+
+
+class ResourceQuota(msgspec.Struct, frozen=True, gc=False):
+    """``core/v1.ResourceQuota``."""
+
+    metadata: ObjectMeta
+    spec: ResourceQuotaSpec = ResourceQuotaSpec()

@@ -157,6 +157,26 @@ def hami_pod(name: str, gpumem: str = "8192", gpucores: str = "10", gpus: str = 
     )
 
 
+async def create_all(cluster: Cluster, pods: list[dict]) -> None:
+    slots = asyncio.Semaphore(32)
+
+    async def one(pod: dict) -> None:
+        async with slots:
+            await cluster.create(pod)
+
+    await asyncio.gather(*map(one, pods))
+
+
+def mixed(count: int, first: int = 0) -> list[dict]:
+    """Pods of half a GPU, every other one in each dialect."""
+    return [
+        tensorfusion_pod(f"pod-{number:05}", tflops="156", vram="40Gi")
+        if number % 2
+        else hami_pod(f"pod-{number:05}", gpumem="40960", gpucores="50")
+        for number in range(first, first + count)
+    ]
+
+
 def _plural(kind: str) -> str:
     ours = {one.name: one.plural for one in KINDS}
     if kind in ours:

@@ -3,14 +3,17 @@
 import asyncio
 import json
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
+from bus.connection import Bus
 from bus.kube.client import Client
 from deploy.cli.schema import render_crds
+from deploy.local.processes import RoleProcess
+from deploy.local.server import LocalServer
 from tests.integration.cluster import Cluster
 from tests.integration.plane import ControlPlane, find_assets
 
@@ -63,9 +66,7 @@ async def _prepare(kubeconfig: Path) -> None:
 
 
 @pytest.fixture
-async def kubeconfig_of(
-    plane: ControlPlane, cluster: Cluster, tmp_path: Path
-) -> Callable[[str], "AsyncIterator[Path]"]:
+async def kubeconfig_of(plane: ControlPlane, cluster: Cluster, tmp_path: Path) -> Callable[[str], Awaitable[Path]]:
     """Make a kubeconfig of one of our service accounts, with exactly the rights that ``deploy/rbac`` grants it."""
 
     async def make(role: str) -> Path:
@@ -81,3 +82,21 @@ async def kubeconfig_of(
         return file
 
     return make
+
+
+@pytest.fixture
+async def start(server: LocalServer, bus: Bus, kubeconfig_of) -> AsyncIterator[Callable[[str], Awaitable[RoleProcess]]]:
+    """Start roles in processes of their own, with the accounts that they have in production."""
+    del bus  # it declares the streams
+    running: list[RoleProcess] = []
+
+    async def begin(role: str) -> RoleProcess:
+        options = [] if role == "allocator" else ["--kubeconfig", str(await kubeconfig_of(role))]
+        process = RoleProcess(role, [server.url], *options)
+        await process.start()
+        running.append(process)
+        return process
+
+    yield begin
+    for process in running:
+        await process.kill()

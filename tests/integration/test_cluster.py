@@ -1,57 +1,14 @@
 """Pods of a real API server are placed by us and bound, and what they held comes back; the roles have their own accounts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from bus.connection import Bus
-from deploy.local.processes import RoleProcess
-from deploy.local.server import LocalServer
-from tests.integration.cluster import Cluster, hami_pod, play_agents, tensorfusion_pod
+from tests.integration.cluster import Cluster, create_all, mixed, play_agents
 from tests.integration.observe import agree, bound
 
 pytestmark = pytest.mark.integration
-
-Start = Callable[[str], "RoleProcess"]
-
-
-@pytest.fixture
-async def start(server: LocalServer, bus: Bus, kubeconfig_of) -> AsyncIterator[Start]:
-    """Start roles in processes of their own, with the accounts that they have in production."""
-    del bus  # it declares the streams
-    running: list[RoleProcess] = []
-
-    async def begin(role: str) -> RoleProcess:
-        options = [] if role == "allocator" else ["--kubeconfig", str(await kubeconfig_of(role))]
-        process = RoleProcess(role, [server.url], *options)
-        await process.start()
-        running.append(process)
-        return process
-
-    yield begin
-    for process in running:
-        await process.kill()
-
-
-async def create_all(cluster: Cluster, pods: list[dict]) -> None:
-    slots = asyncio.Semaphore(32)
-
-    async def one(pod: dict) -> None:
-        async with slots:
-            await cluster.create(pod)
-
-    await asyncio.gather(*map(one, pods))
-
-
-def mixed(count: int, first: int = 0) -> list[dict]:
-    """Pods of half a GPU, every other one in each dialect."""
-    return [
-        tensorfusion_pod(f"pod-{number:05}", tflops="156", vram="40Gi")
-        if number % 2
-        else hami_pod(f"pod-{number:05}", gpumem="40960", gpucores="50")
-        for number in range(first, first + count)
-    ]
 
 
 @pytest.mark.slow
