@@ -112,6 +112,10 @@ class PullConsumer:
             await self._arrived.wait()
         return []
 
+    async def take_now(self, limit: int) -> list[Delivery]:
+        """Return up to ``limit`` of the messages at hand, without waiting for any."""
+        return await self.take(limit) if self._buffer and limit > 0 else []
+
     async def _bury_exhausted(self, taken: list[Delivery]) -> list[Delivery]:
         """Dead-letter what has been delivered too often: it may be what kills its handlers."""
         limit = self.spec.max_deliver

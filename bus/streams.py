@@ -24,6 +24,7 @@ USAGE: Final = "USAGE"
 WORK: Final = "WORK"
 TICK: Final = "TICK"
 CAPACITY: Final = "CAPACITY"
+ALERT: Final = "ALERT"
 DEAD: Final = "DEAD"
 
 MIB: Final = 1024**2
@@ -52,6 +53,7 @@ class StreamLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     work_bytes: int = 2 * GIB
     tick_bytes: int = 64 * MIB
     capacity_bytes: int = GIB
+    alert_bytes: int = GIB
     dead_bytes: int = GIB
 
 
@@ -124,6 +126,7 @@ def declarations(limits: StreamLimits) -> tuple[StreamConfig, ...]:
             max_msgs_per_subject=100,
             discard=DiscardPolicy.OLD,
         ),
+        stream(ALERT, ["gpubus.alert.>"], limits.alert_bytes, max_age=7 * DAY_S, discard=DiscardPolicy.OLD),
         stream(DEAD, ["gpubus.dead.>"], limits.dead_bytes, max_age=30 * DAY_S, discard=DiscardPolicy.OLD),
     )
 

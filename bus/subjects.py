@@ -104,6 +104,11 @@ def drift(node: str) -> str:
     return subject("drift", node)
 
 
+def alert(rule: str) -> str:
+    """Subject of what an alert rule has to tell."""
+    return subject("alert", rule)
+
+
 def work(command: str, *name: str) -> str:
     """Subject of a command: ``gpubus.work.<command>.<name…>``."""
     return subject("work", command, *name)

@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from schemas.alert import AlertNotice, RuleRefusal, RuleSet, RuleState
 from schemas.cluster import GpuInventory, Node, Pool
 from schemas.deadletter import DeadLetter
 from schemas.decision import Decision
@@ -12,14 +13,16 @@ from schemas.ledger import NodeRecord, QuotaRecord
 from schemas.observed import Drift, PodNotice
 from schemas.pod import Pod, Release, Schedule, Waiting
 from schemas.quota import Quota
+from schemas.record import RecorderCounters
 from schemas.rollout import ComponentSpec, Member, Rollout
 from schemas.usage import NodeUsage
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
-    """A server-side timer fired. ``name`` says which."""
+    """A server-side timer fired. ``name`` says which; ``every_s`` is its interval in seconds if it has one."""
 
     name: str
+    every_s: int = 0
 
 
 class Presence(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +53,11 @@ EVENT_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     "gpubus.component.v1": ComponentSpec,
     "gpubus.member.v1": Member,
     "gpubus.rollout.v1": Rollout,
+    "gpubus.alert.v1": AlertNotice,
+    "gpubus.rulestate.v1": RuleState,
+    "gpubus.rules.v1": RuleSet,
+    "gpubus.rulerefusal.v1": RuleRefusal,
+    "gpubus.recorder.v1": RecorderCounters,
     "gpubus.dead.v1": DeadLetter,
 }
 

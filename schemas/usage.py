@@ -22,6 +22,9 @@ class ProcessUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         instance: UUID of the MIG device; empty for the whole GPU.
         pids: How many processes there are.
         foreign: The pod is not in the ledger on this node, or these are processes of the host itself.
+        throttled_count: How often its limiter held it back since it started; None where there is no limiter to ask.
+        vram_frozen_count: How often its VRAM was moved to the host; likewise.
+        vram_resumed_count: How often it came back; likewise.
     """
 
     pod_uid: str
@@ -32,6 +35,9 @@ class ProcessUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     instance: str = ""
     pids: Amount = 0
     foreign: bool = False
+    throttled_count: Amount | None = None
+    vram_frozen_count: Amount | None = None
+    vram_resumed_count: Amount | None = None
 
 
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

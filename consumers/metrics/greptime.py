@@ -148,6 +148,9 @@ class GreptimeStore:
             except _MissingTableError:
                 continue
 
+    async def expire(self) -> None:
+        """Nothing: the server does."""
+
     async def close(self) -> None:
         """Close the connections."""
         await self._client.aclose()

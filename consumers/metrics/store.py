@@ -60,5 +60,12 @@ class MetricsStore(Protocol):
             StoreError: It could not be set.
         """
 
+    async def expire(self) -> None:
+        """Drop what is older than the time to live, where no server does so by itself.
+
+        Raises:
+            StoreError: It could not be dropped.
+        """
+
     async def close(self) -> None:
         """Let go of everything."""

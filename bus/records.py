@@ -1,0 +1,84 @@
+"""One record on one subject, read and replaced by compare-and-set: state that several processes share.
+
+Whoever replaces a record names the sequence it has read; of two that read the same one, the second loses and reads again.
+"""
+
+from typing import NamedTuple, TypeVar
+
+import msgspec
+import nats.errors
+
+from bus.codec import decode_as, encode
+from bus.connection import Bus
+from bus.errors import NO_MESSAGE, ApiError, BusError
+from bus.streams import TOMBSTONE_TTL_S
+from schemas.event import Event
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Stored(NamedTuple):
+    """The newest message of a subject: its sequence, 0 for none, and its body, empty for none or a tombstone."""
+
+    seq: int
+    payload: bytes
+
+
+class _StoredMessage(msgspec.Struct):
+    seq: int
+    data: bytes = b""
+
+
+class _Got(msgspec.Struct):
+    message: _StoredMessage
+
+
+_got = msgspec.json.Decoder(_Got)
+
+
+async def latest(bus: Bus, stream: str, subject: str) -> Stored:
+    """Ask the stream's leader for the newest message on ``subject``.
+
+    Raises:
+        BusError: The leader did not answer.
+    """
+    try:
+        message = _got.decode(await bus.api(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})).message
+    except ApiError as error:
+        if error.err_code == NO_MESSAGE:
+            return Stored(0, b"")
+        raise
+    except (nats.errors.Error, TimeoutError, OSError) as error:
+        raise BusError(f"{subject} could not be read: {str(error) or type(error).__name__}") from None
+    return Stored(message.seq, message.data)
+
+
+async def read(bus: Bus, stream: str, subject: str, struct: type[T]) -> tuple[int, T | None]:
+    """Return the sequence of the newest record and what it says, or None where there is none.
+
+    Raises:
+        UndecodableError: It is no such record.
+        BusError: The leader did not answer.
+    """
+    stored = await latest(bus, stream, subject)
+    return stored.seq, decode_as(struct, stored.payload).data if stored.payload else None
+
+
+async def replace(bus: Bus, subject: str, event: Event[T], *, expected: int, timeout: float = 10.0) -> int:
+    """Replace the record at sequence ``expected``, 0 for none, and return the sequence of the new one.
+
+    Raises:
+        ConflictError: There is a newer one. When the conflict is ambiguous it may be this one: read it.
+        PublishUnconfirmedError: No definite answer in time.
+    """
+    return (await bus.publisher.publish(subject, encode(event), expected=expected, timeout=timeout)).seq
+
+
+async def erase(bus: Bus, subject: str, *, expected: int) -> None:
+    """Put a tombstone in place of the record at sequence ``expected``.
+
+    Raises:
+        ConflictError: There is a newer one.
+    """
+    headers = {"Nats-TTL": f"{TOMBSTONE_TTL_S}s"}
+    await bus.publisher.publish(subject, b"", expected=expected, headers=headers)

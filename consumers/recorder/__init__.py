@@ -1,0 +1,1 @@
+"""What is used and what is allocated, written to the metrics store."""

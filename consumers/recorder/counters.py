@@ -1,0 +1,150 @@
+"""Counters of decisions, and what was lost: kept on the bus, so that they only grow."""
+
+import time
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from bus import history, records, subjects
+from bus.codec import decode_as
+from bus.connection import Bus
+from bus.errors import ConflictError, UndecodableError
+from bus.follower import Record
+from bus.streams import DECISION, STATE, USAGE, stream_info
+from consumers.metrics.tables import SYSTEM_LOG, SYSTEM_METRICS, Row
+from consumers.recorder.view import View
+from schemas.decision import Decision
+from schemas.event import Event, utc
+from schemas.record import PoolCounters, RecorderCounters
+
+SUBJECT: Final = subjects.state("recorder", "counters")
+
+
+class _Delivered(msgspec.Struct):
+    stream_seq: int = 0
+
+
+class _ConsumerInfo(msgspec.Struct):
+    delivered: _Delivered
+
+
+class Counters:
+    """Reads decisions behind those that are counted, and replaces the counters by compare-and-set."""
+
+    def __init__(self, bus: Bus, source: str, durable: str) -> None:
+        self._bus = bus
+        self._source = source
+        self._durable = durable
+        self.lost_usage = 0
+
+    async def count(self, slot: int) -> tuple[int, RecorderCounters, list[Row]] | None:
+        """Count what was decided since the last snapshot.
+
+        Returns the sequence of the counters that this replaces, the new ones, and the decisions as rows of the log; None when
+        somebody counted this snapshot or a later one. Nothing is written: :meth:`commit` does that, once all is stored.
+
+        Raises:
+            BusError: The bus did not answer.
+        """
+        seq, before = await self._read()
+        if before is not None and before.slot >= slot:
+            return None
+        if before is None:  # counting begins now: history may be long
+            last = (await stream_info(self._bus, DECISION)).state.last_seq
+            before = RecorderCounters(decisions=last)
+        pools, log = dict(before.pools), []
+
+        def count(record: Record) -> None:
+            if record.deleted:
+                return
+            try:
+                decision = decode_as(Decision, record.payload).data
+            except UndecodableError:
+                return
+            pool = pools.get(decision.pool, PoolCounters())
+            if decision.outcome == "allocated":
+                pools[decision.pool] = msgspec.structs.replace(pool, allocated=pool.allocated + 1)
+            elif decision.outcome == "unschedulable":
+                pools[decision.pool] = msgspec.structs.replace(pool, failed=pool.failed + 1)
+            log.append(_log_row(record, decision))
+
+        reached = await history.read(self._bus, DECISION, ["gpubus.decision.>"], count, since=before.decisions + 1)
+        lost, through = await self._lost(before)
+        after = RecorderCounters(
+            decisions=max(reached, before.decisions), slot=slot, pools=pools, lost_usage=lost, lost_through=through
+        )
+        return seq, after, log
+
+    async def commit(self, seq: int, after: RecorderCounters) -> None:
+        """Replace the counters at ``seq``, unless somebody else did.
+
+        Raises:
+            BusError: The bus did not answer.
+        """
+        event = Event(
+            id=f"recorder:{after.slot}",
+            source=self._source,
+            type="gpubus.recorder.v1",
+            subject="counters",
+            time=utc(time.time()),
+            data=after,
+        )
+        try:
+            await records.replace(self._bus, SUBJECT, event, expected=seq)
+        except ConflictError:
+            return
+        self.lost_usage = after.lost_usage
+
+    async def _read(self) -> tuple[int, RecorderCounters | None]:
+        stored = await records.latest(self._bus, STATE, SUBJECT)
+        try:
+            return stored.seq, decode_as(RecorderCounters, stored.payload).data if stored.payload else None
+        except UndecodableError:
+            return stored.seq, None
+
+    async def _lost(self, before: RecorderCounters) -> tuple[int, int]:
+        """Return how many usage messages are gone that nobody was given, and up to where that is counted."""
+        first = (await stream_info(self._bus, USAGE)).state.first_seq
+        info = await self._bus.api(f"CONSUMER.INFO.{USAGE}.{self._durable}")
+        given = msgspec.json.decode(info, type=_ConsumerInfo).delivered.stream_seq
+        through = max(given, before.lost_through)
+        gone = max(first - 1 - through, 0)
+        return before.lost_usage + gone, through + gone
+
+
+def _log_row(record: Record, decision: Decision) -> Row:
+    at = record.time_ns // 1_000_000
+    message = decision.message or decision.reason or (f"on {decision.node}" if decision.node else "")
+    return SYSTEM_LOG.row(
+        at,
+        component="allocator",
+        namespace=decision.namespace,
+        pod=decision.name,
+        stream=decision.outcome,
+        message=message,
+        timestamp=datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds"),
+    )
+
+
+def system_rows(view: View, counters: RecorderCounters, *, ts_ms: int) -> list[Row]:
+    """Return a row per pool; what nobody counts is NULL."""
+    nodes: dict[str, int] = {}
+    workers: dict[str, int] = {}
+    for name in view.inventories:
+        pool = view.pool_of(name)
+        nodes[pool] = nodes.get(pool, 0) + 1
+        held = view.held.get(name, {}).values()
+        workers[pool] = workers.get(pool, 0) + sum(1 for allocation in held if allocation.gpus)
+    none = PoolCounters()
+    return [
+        SYSTEM_METRICS.row(
+            ts_ms,
+            pool=pool,
+            total_workers_cnt=workers.get(pool, 0),
+            total_nodes_cnt=nodes.get(pool, 0),
+            total_allocation_success_cnt=counters.pools.get(pool, none).allocated,
+            total_allocation_fail_cnt=counters.pools.get(pool, none).failed,
+        )
+        for pool in sorted(nodes.keys() | counters.pools.keys())
+    ]

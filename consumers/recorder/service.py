@@ -1,0 +1,204 @@
+"""The recorder's shell: usage samples and snapshots of the cluster go to the metrics store.
+
+Any number of these processes share two durable consumers. A message is acknowledged when its rows are stored; what comes
+again is written again, which changes nothing. While the store is down a recorder holds what it has, a bounded number of
+messages, and takes no more: the rest waits on the bus, which drops the oldest when it is full, and that is counted.
+"""
+
+import asyncio
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from bus import codec, timers
+from bus.connection import Bus
+from bus.consumer import PullConsumer
+from bus.delivery import ConsumerSpec, Delivery
+from bus.errors import BusError, UndecodableError
+from bus.follower import Follower
+from bus.streams import LEDGER, STATE, TICK, USAGE
+from bus.tasks import end
+from consumers.metrics.store import MetricsStore, StoreError, StoreUnavailableError
+from consumers.metrics.tables import GPU_USAGE, SYSTEM_LOG, SYSTEM_METRICS, WORKER_USAGE, Row, Table
+from consumers.recorder.counters import Counters, system_rows
+from consumers.recorder.snapshot import snapshot_rows
+from consumers.recorder.usage import usage_rows
+from consumers.recorder.view import LEDGER_FILTERS, STATE_FILTERS, View
+from schemas.usage import NodeUsage
+
+log = logging.getLogger("gpubus.recorder")
+
+BATCH: Final = 512
+"""Messages of one write; a message is a node, with eight GPUs as a rule."""
+
+GATHER_S: Final = 0.1
+"""How long to wait for a fuller batch: many small writes cost a store far more than one."""
+
+SNAPSHOT: Final = timedelta(seconds=10)
+"""Between two snapshots, so that a window of 30 s holds three."""
+
+LONGEST_BACK_OFF_S: Final = 5.0
+_FOREVER: Final = 1_000_000_000
+
+USAGE_SPEC: Final = ConsumerSpec(
+    stream=USAGE, durable="recorder-usage", filters=("gpubus.usage.>",), ack_wait_s=30.0, max_deliver=_FOREVER
+)
+SNAPSHOT_SPEC: Final = ConsumerSpec(
+    stream=TICK,
+    durable="recorder-snapshot",
+    filters=("gpubus.work.tick.record.>",),
+    ack_wait_s=10.0,
+    max_deliver=_FOREVER,
+    max_ack_pending=16,
+)
+
+
+class RecorderStatistics(msgspec.Struct, frozen=True):
+    """Counters since the start.
+
+    Attributes:
+        samples: GPU samples stored.
+        rows: Rows stored.
+        writes: Writes that succeeded.
+        failures: Writes that failed and were tried again.
+        refused: Messages that the store refused for good; they are dead letters.
+        held: Messages in hand.
+        lost_usage: Usage messages that the bus dropped unrecorded, over all recorders.
+    """
+
+    samples: int
+    rows: int
+    writes: int
+    failures: int
+    refused: int
+    held: int
+    lost_usage: int
+
+
+class Recorder:
+    """One recorder process; ``store`` is opened."""
+
+    def __init__(self, bus: Bus, name: str, store: MetricsStore) -> None:
+        self._bus = bus
+        self.name = name
+        self._store = store
+        self.view = View()
+        self._state = Follower(bus, STATE, STATE_FILTERS, self.view.on_state)
+        self._ledger = Follower(bus, LEDGER, LEDGER_FILTERS, self.view.on_ledger)
+        self._usage = PullConsumer(bus, USAGE_SPEC, prefetch=BATCH)
+        self._ticks = PullConsumer(bus, SNAPSHOT_SPEC, prefetch=2)
+        self._counters = Counters(bus, f"/gpubus/recorder/{name}", USAGE_SPEC.durable)
+        self._samples = self._rows = self._writes = self._failures = self._refused = self._held = 0
+
+    async def run(self, stop: asyncio.Event, *, ready: asyncio.Event | None = None) -> None:
+        """Record until ``stop`` is set."""
+        await self._state.start()
+        await self._ledger.start()
+        await self._usage.start()
+        await self._ticks.start()
+        await timers.keep_ticking(self._bus, "record", "snapshot", SNAPSHOT, now=datetime.now(UTC))
+        loops = [
+            self._bus.spawn(self._recording(), name=f"{self.name}-usage"),
+            self._bus.spawn(self._snapshots(), name=f"{self.name}-snapshots"),
+        ]
+        if ready is not None:
+            ready.set()
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait([stopped, *loops], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await self._usage.stop()
+            await self._ticks.stop()
+            await asyncio.wait(loops, timeout=5.0)
+            await end(*loops, stopped)
+            await self._state.stop()
+            await self._ledger.stop()
+        for loop in loops:
+            if not loop.cancelled() and (error := loop.exception()) is not None:
+                raise error
+
+    async def _recording(self) -> None:
+        while batch := await self._usage.take(BATCH):
+            if len(batch) < BATCH // 2:
+                await asyncio.sleep(GATHER_S)
+                batch += await self._usage.take_now(BATCH - len(batch))
+            gpu_rows: list[Row] = []
+            worker_rows: list[Row] = []
+            good = []
+            for delivery in batch:
+                try:
+                    usage_rows(self.view, codec.decode_as(NodeUsage, delivery.payload).data, gpu_rows, worker_rows)
+                    good.append(delivery)
+                except UndecodableError as error:
+                    await delivery.dead(error.reason)
+            self._held = len(good)
+            if await self._write({GPU_USAGE: gpu_rows, WORKER_USAGE: worker_rows}, good):
+                self._samples += len(gpu_rows)
+            self._held = 0
+
+    async def _write(self, rows: dict[Table, list[Row]], deliveries: list[Delivery]) -> bool:
+        """Store rows, however long that takes, and acknowledge what they came from."""
+        pause = 0.2
+        while True:
+            try:
+                await self._store.write(rows)
+            except StoreUnavailableError as error:
+                self._failures += 1
+                log.warning("metrics could not be stored: %s; trying again", error)
+                for delivery in deliveries:
+                    await delivery.extend()
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_BACK_OFF_S)
+            except StoreError as error:
+                self._refused += len(deliveries)
+                log.warning("metrics are refused: %s", error)
+                for delivery in deliveries:
+                    await delivery.dead(str(error))
+                return False
+            else:
+                self._writes += 1
+                self._rows += sum(map(len, rows.values()))
+                for delivery in deliveries:
+                    await delivery.ack()
+                return True
+
+    async def _snapshots(self) -> None:
+        while batch := await self._ticks.take(1):
+            for delivery in batch:
+                try:
+                    await self._snapshot(delivery.position.time_ns)
+                    await delivery.ack()
+                except (BusError, StoreUnavailableError, TimeoutError) as error:
+                    log.warning("no snapshot: %s", error)
+                    await delivery.retry(1.0)
+                except StoreError as error:
+                    log.warning("a snapshot is refused: %s", error)
+                    await delivery.ack()
+
+    async def _snapshot(self, slot: int) -> None:
+        ts_ms = slot // 1_000_000
+        rows = snapshot_rows(self.view, ts_ms=ts_ms, seconds=SNAPSHOT.total_seconds())
+        counted = await self._counters.count(slot)
+        if counted is not None:
+            seq, counters, rows[SYSTEM_LOG] = counted
+            rows[SYSTEM_METRICS] = system_rows(self.view, counters, ts_ms=ts_ms)
+        await self._store.write(rows)
+        if counted is not None:
+            await self._counters.commit(seq, counters)
+        await self._store.expire()
+        self._rows += sum(map(len, rows.values()))
+        self._writes += 1
+
+    def statistics(self) -> RecorderStatistics:
+        """Return the counters of this process."""
+        return RecorderStatistics(
+            samples=self._samples,
+            rows=self._rows,
+            writes=self._writes,
+            failures=self._failures,
+            refused=self._refused,
+            held=self._held,
+            lost_usage=self._counters.lost_usage,
+        )

@@ -1,0 +1,30 @@
+"""What recorders have counted, kept on the bus so that counters grow across their restarts."""
+
+import msgspec
+
+from schemas.cluster import Amount
+
+
+class PoolCounters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Decisions about the pods of one pool since the counting began."""
+
+    allocated: Amount = 0
+    failed: Amount = 0
+
+
+class RecorderCounters(msgspec.Struct, frozen=True, kw_only=True):
+    """Replaced by compare-and-set with every snapshot of the cluster.
+
+    Attributes:
+        decisions: DECISION sequence up to which decisions are counted.
+        slot: Snapshot that was counted last, as the time of its tick in nanoseconds since the epoch.
+        pools: Counters by pool.
+        lost_usage: Usage messages that the stream dropped before any recorder got them.
+        lost_through: USAGE sequence up to which they are counted.
+    """
+
+    decisions: Amount = 0
+    slot: Amount = 0
+    pools: dict[str, PoolCounters] = {}
+    lost_usage: Amount = 0
+    lost_through: Amount = 0
