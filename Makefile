@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 help:
 	@echo 'make demo   see it work: a simulated cluster, two allocators, one killed half way'
 	@echo 'make test   run every test against real servers (a few minutes)'
-	@echo 'make test-assets  build a real API server and etcd for the tests against Kubernetes (Go needed; once, many minutes)'
+	@echo 'make test-assets  build a real API server, etcd and Alertmanager for the tests (Go needed; once, many minutes)'
 	@echo 'make lint   style, types and import direction'
 	@echo 'make bench  measure throughput, latency and the engine, beside the raw floor'
 	@echo 'make clean  remove the virtual environment and caches'
@@ -42,6 +42,7 @@ test: $(VENV)/.test
 
 test-assets:
 	@tests/assets/build.sh
+	@tests/assets/alertmanager.sh
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .

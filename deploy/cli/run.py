@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import os
 import signal
 import sys
 from collections.abc import Awaitable
@@ -49,7 +50,11 @@ app = typer.Typer(cls=Roles, help="Run one role until SIGTERM.")
 @app.command(Roles.ANY, hidden=True)
 def role(
     role: Annotated[
-        str, typer.Argument(metavar="ROLE", help="Which part to play: allocator, updater, agent, watcher or binder.")
+        str,
+        typer.Argument(
+            metavar="ROLE",
+            help="Which part to play: allocator, updater, recorder, alerter, notifier, agent, watcher or binder.",
+        ),
     ],
     *,
     nats: NatsOption = None,
@@ -64,13 +69,17 @@ def role(
     \b
     Example: gpubus run allocator --nats nats://nats.gpubus.svc:4222
     Others have options of their own: gpubus run agent --help
+    \b
+    GPUBUS_METRICS says where the recorder and the alerter keep metrics: duckdb:FILE or greptime://HOST:4000/DATABASE,
+    GPUBUS_ALERT_RULES names the alerter's file of rules, GPUBUS_ALERTMANAGER the notifier's addresses.
     """
-    from deploy.local.roles import CLUSTER_ROLES, ROLES, unique_name
+    from deploy.local.roles import CLUSTER_ROLES, METRICS_ROLES, ROLES, unique_name
 
-    if role not in ROLES:
-        raise InputError(f"role {role!r} is unknown: choose one of {', '.join((*ROLES, 'agent', *CLUSTER_ROLES))}")
+    plays = {**ROLES, **METRICS_ROLES}
+    if role not in plays:
+        raise InputError(f"role {role!r} is unknown: choose one of {', '.join((*plays, 'agent', *CLUSTER_ROLES))}")
     check_replicas(replicas)
-    run(run_process(ROLES[role], unique_name(role, name), servers(nats), replicas, exit_with_stdin=exit_with_stdin))
+    run(run_process(plays[role], unique_name(role, name), servers(nats), replicas, exit_with_stdin=exit_with_stdin))
 
 
 def check_replicas(replicas: int) -> None:
@@ -171,22 +180,27 @@ def up(
 async def _up(store: Path, port: int, replicas: int, *, simulate: tuple[int, int, float, int]) -> None:
     from bus.connection import Bus
     from bus.streams import StreamLimits, ensure_streams
-    from deploy.local.roles import ROLES, unique_name
+    from deploy.local.monitoring import ALERTMANAGER, METRICS
+    from deploy.local.roles import METRICS_ROLES, ROLES, unique_name
     from deploy.local.server import LocalBus, LocalBusError
 
     stop = stop_on_signals()
+    os.environ.setdefault(METRICS, f"duckdb:{store / 'metrics.duckdb'}")
+    plays = ROLES | METRICS_ROLES
+    if not os.environ.get(ALERTMANAGER):
+        plays = {role: play for role, play in plays.items() if role != "notifier"}
     async with (
         LocalBus(store, replicas=replicas, port=port) as local,
         await Bus.connect(local.urls, name="gpubus-up") as bus,
     ):
         await ensure_streams(bus, StreamLimits(replicas=replicas))
-        ready = {role: asyncio.Event() for role in ROLES}
+        ready = {role: asyncio.Event() for role in plays}
         tasks = [
             asyncio.create_task(_ended(play(bus, unique_name(role), stop, ready[role]), stop))
-            for role, play in ROLES.items()
+            for role, play in plays.items()
         ]
         await asyncio.wait([asyncio.create_task(e.wait()) for e in ready.values()], timeout=30.0)
-        print(f"gpubus is up at {','.join(local.urls)} with {', '.join(ROLES)}; Ctrl-C stops it", flush=True)
+        print(f"gpubus is up at {','.join(local.urls)} with {', '.join(plays)}; Ctrl-C stops it", flush=True)
         if simulate[0]:
             tasks.append(asyncio.create_task(_ended(_simulate(bus, simulate, stop), stop)))
         watching = asyncio.create_task(_watch(local, stop))

@@ -27,6 +27,32 @@ async def updater(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event
     await Updater(bus, name).run(stop, ready=ready)
 
 
+async def recorder(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
+    """Write what is used and allocated to the metrics store."""
+    from consumers.recorder.service import Recorder
+    from deploy.local.monitoring import metrics_store
+
+    async with metrics_store() as store:
+        await Recorder(bus, name, store).run(stop, ready=ready)
+
+
+async def alerter(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
+    """Evaluate alert rules over what is recorded."""
+    from consumers.alerter.service import Alerter
+    from deploy.local.monitoring import metrics_store, rules_file
+
+    async with metrics_store() as store:
+        await Alerter(bus, name, store, rules=rules_file()).run(stop, ready=ready)
+
+
+async def notifier(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
+    """Bring alerts to Alertmanager."""
+    from consumers.notifier.service import Notifier
+    from deploy.local.monitoring import alertmanagers
+
+    await Notifier(bus, name, alertmanagers()).run(stop, ready=ready)
+
+
 async def watcher(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
     """Say on the bus what the API server says."""
     from bus.kube.client import Client
@@ -48,6 +74,9 @@ async def binder(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event)
 
 ROLES: Final[dict[str, Role]] = {"allocator": allocator, "updater": updater}
 """Roles that need a bus only."""
+
+METRICS_ROLES: Final[dict[str, Role]] = {"recorder": recorder, "alerter": alerter, "notifier": notifier}
+"""Roles that need a metrics store or an Alertmanager too; :mod:`deploy.local.monitoring` says how they are named."""
 
 CLUSTER_ROLES: Final[dict[str, Role]] = {"watcher": watcher, "binder": binder}
 """Roles that need a Kubernetes cluster too; ``KUBECONFIG`` or the pod's service account says which."""

@@ -1,0 +1,1 @@
+"""What alert rules have to tell, brought to Alertmanager."""

@@ -1,0 +1,91 @@
+"""What the roles around metrics and alerts are told by their environment.
+
+``GPUBUS_METRICS`` names the metrics store, ``GPUBUS_ALERTMANAGER`` the addresses of all Alertmanagers, separated by commas,
+``GPUBUS_ALERT_RULES`` the file with the alert rules, such as a key of a mounted ConfigMap.
+"""
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from consumers.metrics.store import MetricsStore
+
+METRICS: Final = "GPUBUS_METRICS"
+ALERTMANAGER: Final = "GPUBUS_ALERTMANAGER"
+RULES: Final = "GPUBUS_ALERT_RULES"
+
+_shared: dict[str, tuple["MetricsStore", int]] = {}
+"""Open stores by URL with the number of roles that use them: a DuckDB file can be opened only once."""
+
+
+class SettingError(ValueError):
+    """A setting is missing or wrong. The message names it and the fix."""
+
+
+@asynccontextmanager
+async def metrics_store() -> AsyncIterator["MetricsStore"]:
+    """Open the store that the environment names; roles of one process share it.
+
+    Raises:
+        SettingError: None is named, or the name is not understood.
+        StoreError: It cannot be opened.
+    """
+    from consumers.metrics.settings import EXAMPLES, store
+
+    url = os.environ.get(METRICS, "")
+    if not url:
+        raise SettingError(f"{METRICS} is not set: write where metrics are kept, such as {EXAMPLES}")
+    if url in _shared:
+        opened, users = _shared[url]
+        _shared[url] = (opened, users + 1)
+    else:
+        try:
+            opened = store(url)
+        except ValueError as error:
+            raise SettingError(f"{METRICS}: {error}") from None
+        _shared[url] = (opened, 1)
+        try:
+            await opened.open()
+        except BaseException:
+            del _shared[url]
+            await opened.close()
+            raise
+    try:
+        yield opened
+    finally:
+        opened, users = _shared[url]
+        _shared[url] = (opened, users - 1)
+        if users == 1:
+            del _shared[url]
+            await opened.close()
+
+
+def alertmanagers() -> list[str]:
+    """Return the addresses of all Alertmanagers, none where none is set."""
+    return [address.strip() for address in os.environ.get(ALERTMANAGER, "").split(",") if address.strip()]
+
+
+def rules_file() -> Path | None:
+    """Return the file with the alert rules, if one is set."""
+    return Path(os.environ[RULES]) if os.environ.get(RULES) else None
+
+
+def alertmanagers_from_values(values: Mapping[str, Any], *, namespace: str) -> list[str]:
+    """Return the addresses that chart values ask for: ``-alert-manager-addr`` in ``controller.command``, or the chart's own.
+
+    Raises:
+        SettingError: The chart's own is off and no other is named.
+    """
+    controller, alert = values.get("controller") or {}, values.get("alert") or {}
+    command = [str(word) for word in controller.get("command") or []]
+    for number, word in enumerate(command):
+        flag, _, attached = word.lstrip("-").partition("=")
+        if flag == "alert-manager-addr":
+            following = command[number + 1] if number + 1 < len(command) else ""
+            return [address for address in (attached or following).split(",") if address]
+    if alert.get("enabled", True):
+        return [f"http://alert-manager.{namespace}.svc.cluster.local:9093"]
+    raise SettingError("alert.enabled is false and controller.command has no -alert-manager-addr: name one of the two")

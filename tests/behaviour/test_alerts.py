@@ -1,0 +1,257 @@
+"""From a GPU that heats up to the person on call: real bus, real store, real Alertmanager."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bus import codec, subjects
+from bus.connection import Bus
+from bus.follower import Follower, Record
+from bus.streams import ALERT, STATE
+from consumers.alerter.rulebook import built_in
+from consumers.alerter.service import Alerter
+from consumers.metrics.duckdb import MEMORY, DuckDBStore
+from consumers.metrics.store import StoreUnavailableError
+from consumers.notifier.service import Notifier
+from consumers.recorder.service import Recorder
+from deploy.local.monitoring import SettingError, alertmanagers_from_values
+from schemas.alert import AlertNotice, RuleState
+from schemas.cluster import GpuDevice, GpuInventory, Node
+from schemas.event import Event
+from schemas.registry import TYPE_NAMES
+from schemas.usage import GpuSample, NodeUsage
+from tests.conftest import eventually
+from tests.stores.alertmanager import alertmanager, free_port, receiver
+
+METHOD_A = """
+alert:
+  alertManagerConfig:
+    global: {}
+    receivers:
+      - name: default-receiver
+        webhook_configs:
+          - url: https://<your-alert-webhook>
+    route:
+      receiver: default-receiver
+      group_wait: 10s
+      group_interval: 5m
+      repeat_interval: 3h
+"""
+METHOD_B = """
+alert:
+  enabled: false
+controller:
+  command:
+    - /manager
+    - -metrics-bind-address
+    - :9000
+    - -leader-elect
+    - -enable-auto-scale
+    - -enable-alert
+    - -enable-auto-expander
+    - -alert-manager-addr
+    - http://<alertmanager-service>.<namespace>.svc.cluster.local:9093
+"""
+"""Both pasted from the production guide, step 3."""
+
+
+def config(port: int) -> str:
+    """The Alertmanager configuration of method A with a webhook of ours, and without its long waits."""
+    values = msgspec.yaml.decode(METHOD_A.replace("https://<your-alert-webhook>", f"http://127.0.0.1:{port}/"))
+    found = values["alert"]["alertManagerConfig"]
+    found["route"] |= {"group_wait": "0s", "group_interval": "1s"}
+    return msgspec.yaml.encode(found).decode()
+
+
+def rules(path: Path, interval: str = "2s", **changes) -> Path:
+    """Write the built-in GPUTemperatureHigh, evaluated more often."""
+    rule = next(rule for rule in built_in().rules if rule.name == "GPUTemperatureHigh")
+    rule = msgspec.structs.replace(rule, evaluation_interval=interval, **changes)
+    path.write_bytes(msgspec.yaml.encode({"alertRules": [msgspec.to_builtins(rule)]}))
+    return path
+
+
+class Gpu:
+    """A node with one GPU that says twice a second how hot it is."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.bus = bus
+        self.celsius = 60
+
+    async def say(self, subject: str, data: msgspec.Struct, event_id: str) -> None:
+        kind = TYPE_NAMES[type(data)]
+        event = Event(id=event_id, source="/test", type=kind, subject="n", time=datetime.now(UTC), data=data)
+        await self.bus.publisher.publish(subject, codec.encode(event), msg_id=event_id)
+
+    async def run(self) -> None:
+        device = GpuDevice(uuid="GPU-1", index=0, model="m", tflops_milli=100_000, vram_bytes=2**34)
+        await self.say(subjects.state("node", "n"), Node(name="n", pool="p"), "node")
+        inventory = GpuInventory(node="n", gpus=[device], observed_at=datetime.now(UTC))
+        await self.say(subjects.state("gpu", "n"), inventory, "gpu")
+        while True:
+            sample = GpuSample(uuid="GPU-1", temperature_c=self.celsius, sm_percent=50.0, vram_used_bytes=2**33)
+            usage = NodeUsage(node="n", at=datetime.now(UTC), gpus=(sample,))
+            await self.say(subjects.usage_gpu("n"), usage, f"usage:{time.time_ns()}")
+            await asyncio.sleep(0.5)
+
+
+class Monitoring:
+    """Recorder, alerter and notifier in this process, and what they say on the bus."""
+
+    def __init__(self, bus: Bus, gpu: Gpu, alerter: Alerter, recorder: Recorder, store: DuckDBStore) -> None:
+        self.bus, self.gpu, self.alerter, self.recorder, self.store = bus, gpu, alerter, recorder, store
+        self.states: list[RuleState] = []
+        self.notices: list[AlertNotice] = []
+
+    def on_state(self, record: Record) -> None:
+        if not record.deleted:
+            self.states.append(codec.decode_as(RuleState, record.payload).data)
+
+    def on_alert(self, record: Record) -> None:
+        self.notices.append(codec.decode_as(AlertNotice, record.payload).data)
+
+
+@asynccontextmanager
+async def monitoring(bus: Bus, rules_path: Path, addresses: list[str]) -> AsyncIterator[Monitoring]:
+    stop = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        store = await DuckDBStore(MEMORY, clock=time.time).open()
+        stack.push_async_callback(store.close)
+        gpu = Gpu(bus)
+        alerter, recorder = Alerter(bus, "a", store, rules=rules_path), Recorder(bus, "r", store)
+        found = Monitoring(bus, gpu, alerter, recorder, store)
+        followers = [
+            Follower(bus, STATE, ["gpubus.state.alert.*"], found.on_state),
+            Follower(bus, ALERT, ["gpubus.alert.>"], found.on_alert),
+        ]
+        for follower in followers:
+            await follower.start()
+            stack.push_async_callback(follower.stop)
+        parts = [alerter.run(stop), recorder.run(stop)]
+        if addresses:
+            parts.append(Notifier(bus, "n", addresses).run(stop))
+        tasks = [asyncio.create_task(part) for part in parts]
+        heating = asyncio.create_task(gpu.run())
+        try:
+            yield found
+        finally:
+            heating.cancel()
+            stop.set()
+            await asyncio.gather(*tasks)
+            with contextlib.suppress(asyncio.CancelledError):
+                await heating
+
+
+def streak(state: RuleState) -> int:
+    return state.streaks[0].count if state.streaks else 0
+
+
+async def test_a_gpu_that_heats_up_rings_after_exactly_its_count_and_cools_down_again(bus: Bus, tmp_path: Path) -> None:
+    port = free_port()
+    async with (
+        receiver() as webhook,
+        alertmanager(tmp_path, config(webhook.port), port),
+        monitoring(bus, rules(tmp_path / "rules.yaml"), [f"http://127.0.0.1:{port}"]) as found,
+    ):
+        await eventually(lambda: len(found.states) >= 1 and found.recorder.statistics().samples >= 2)
+        assert found.notices == []
+        found.gpu.celsius = 95
+        await eventually(lambda: ("firing", "GPUTemperatureHigh", "GPU-1") in webhook.alerts, 30)
+        found.gpu.celsius = 60
+        await eventually(lambda: ("resolved", "GPUTemperatureHigh", "GPU-1") in webhook.alerts, 30)
+        counts = [streak(state) for state in found.states]
+        first_firing = next(n for n, state in enumerate(found.states) if state.notice is not None)
+        assert counts[first_firing] == 3
+        assert [state.failures for state in found.states] == [0] * len(counts)
+        told = [(alert.status, notice.slot) for notice in found.notices for alert in notice.alerts]
+        assert [status for status, _ in told].count("resolved") == 1
+        assert told[0] == ("firing", found.states[first_firing].slot)
+        (body,) = [body for body in webhook.bodies if body["status"] == "firing"][:1]
+        annotations = body["alerts"][0]["annotations"]
+        assert annotations["summary"] == "GPU GPU-1 on n is above 90°C"
+        assert annotations["description"].startswith("GPU GPU-1 on node n in pool p averages 95.0°C")
+
+
+async def test_an_alertmanager_that_is_away_gets_what_it_missed(bus: Bus, tmp_path: Path) -> None:
+    first, second = free_port(), free_port()
+    addresses = [f"http://127.0.0.1:{first}", f"http://127.0.0.1:{second}"]
+    async with (
+        receiver() as webhook,
+        monitoring(bus, rules(tmp_path / "r.yaml", "1s", consecutive_count=1), addresses) as found,
+    ):
+        found.gpu.celsius = 95
+        await eventually(lambda: len(found.notices) >= 2, 20)
+        async with alertmanager(tmp_path, config(webhook.port), second):  # one of two is enough
+            await eventually(lambda: ("firing", "GPUTemperatureHigh", "GPU-1") in webhook.alerts, 20)
+            found.gpu.celsius = 60
+            await eventually(lambda: ("resolved", "GPUTemperatureHigh", "GPU-1") in webhook.alerts, 20)
+
+
+async def test_rules_change_at_run_time_and_a_bad_set_changes_nothing_but_is_seen(bus: Bus, tmp_path: Path) -> None:
+    path = rules(tmp_path / "rules.yaml", "1s", consecutive_count=1)
+    async with monitoring(bus, path, []) as found:
+        found.gpu.celsius = 95
+        await eventually(lambda: any(streak(state) for state in found.states), 20)
+        path.write_text("alertRules: [{name: X}]")
+        book = found.alerter.rulebook
+        await eventually(lambda: book.refusal is not None and bool(book.refusal.problems), 20)
+        assert book.refusal is not None
+        assert book.refusal.problems == ("rule X: Object missing required field `query`",)
+        assert set(book.rules) == {"GPUTemperatureHigh"}
+        assert found.alerter.statistics().refused
+        rules(path, "1s", consecutive_count=1, name="Renamed")
+        await eventually(lambda: set(book.rules) == {"Renamed"}, 20)
+        await eventually(lambda: not found.alerter.statistics().refused, 20)
+        await eventually(lambda: any(state.rule == "Renamed" and streak(state) for state in found.states), 20)
+        # What the old rule had firing is over.
+        await eventually(
+            lambda: any(n.rule == "GPUTemperatureHigh" and n.alerts[0].status == "resolved" for n in found.notices), 20
+        )
+
+
+async def broken(sql: str, *, timeout: float) -> None:
+    raise StoreUnavailableError(f"no answer within {timeout:g} s to {sql[:6]}")
+
+
+async def test_a_store_that_is_away_moves_no_streak_and_is_told_after_three_evaluations(
+    bus: Bus, tmp_path: Path
+) -> None:
+    async with monitoring(bus, rules(tmp_path / "r.yaml", "1s", consecutive_count=2), []) as found:
+        found.gpu.celsius = 95
+        await eventually(lambda: any(streak(state) == 1 for state in found.states), 20)
+        query, found.store.query = found.store.query, broken
+        await eventually(lambda: found.states[-1].failures >= 3, 20)
+        held = streak(found.states[-1])
+        assert len({streak(state) for state in found.states[-3:]}) == 1
+        own = [a for n in found.notices for a in n.alerts if a.labels["alertname"] == "AlertRuleFailing"]
+        await eventually(lambda: bool(found.notices), 5)
+        found.store.query = query
+        await eventually(lambda: found.states[-1].failures == 0, 20)
+        assert streak(found.states[-1]) == held + 1
+        own = [a for n in found.notices for a in n.alerts if a.labels["alertname"] == "AlertRuleFailing"]
+        assert own
+        assert own[0].labels["instance"] == "GPUTemperatureHigh"
+
+
+def test_both_methods_of_the_guide_name_their_alertmanager() -> None:
+    method_a, method_b = (msgspec.yaml.decode(text) for text in (METHOD_A, METHOD_B))
+    assert alertmanagers_from_values(method_a, namespace="tensor-fusion-sys") == [
+        "http://alert-manager.tensor-fusion-sys.svc.cluster.local:9093"
+    ]
+    assert alertmanagers_from_values(method_b, namespace="x") == [
+        "http://<alertmanager-service>.<namespace>.svc.cluster.local:9093"
+    ]
+    with pytest.raises(SettingError, match=r"alert\.enabled is false"):
+        alertmanagers_from_values({"alert": {"enabled": False}}, namespace="x")
+
+
+async def test_an_address_without_its_protocol_is_refused(bus: Bus) -> None:
+    with pytest.raises(ValueError, match=r"'alertmanager:9093' needs http:// or https://"):
+        Notifier(bus, "n", ["alertmanager:9093"])
