@@ -1,6 +1,8 @@
 """The ledger's invariants, checked over its records in stream order by code that shares nothing with the allocator.
 
 * no GPU gives out more than it can schedule, no node more CPU or memory than it has;
+* what is given to one pod alone is given to no other, isolations that do not go together are kept apart, no GPU is shared by
+  more containers than it has slots, no node takes more pods with GPUs than its pool allows;
 * a pod stands on one node only, and there once;
 * every record decodes, speaks of the node its subject names, and is its predecessor plus the changes it states;
 * a quota record says what the pods of its namespace hold, and nothing was added beyond the budget it names.
@@ -9,15 +11,18 @@ Pure: feed it what STATE says about nodes, GPUs and pools, then every ledger rec
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection
+from typing import Final
 
 import msgspec
 
-from bus import codec, subjects
+from bus import codec, sharing, subjects
 from bus.errors import UndecodableError
 from bus.sums import QuotaSums
 from schemas.cluster import GpuInventory, Node, Pool
 from schemas.ledger import Allocation, NodeRecord, QuotaRecord
+
+_GIVEN_TWICE: Final = ("GpuOverCapacity", "GpuNotExclusive", "GpuOutOfSlots", "PodOnTwoNodes", "PodTwice")
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -36,22 +41,35 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What one node can give: CPU in thousandths of a core, memory in bytes, and (milli-TFLOPS, VRAM bytes) per GPU UUID."""
+    """What one node can give.
+
+    Attributes:
+        cpu_milli: CPU in thousandths of a core.
+        memory_bytes: Memory.
+        gpus: Milli-TFLOPS and bytes of VRAM by GPU UUID.
+        slots: Containers that may share a GPU, by UUID; 0 or no entry for no limit.
+        workers: Most pods with GPUs; 0 for no limit.
+    """
 
     cpu_milli: int
     memory_bytes: int
     gpus: dict[str, tuple[int, int]]
+    slots: dict[str, int] = {}
+    workers: int = 0
 
 
 def limits_of(node: Node, inventory: GpuInventory | None, pool: Pool | None) -> Limits:
     """Return what a node can give under its pool's oversubscription."""
     gpus = inventory.gpus if inventory is not None else []
-    over = (pool or Pool(name=node.pool)).oversubscription
+    pool = pool or Pool(name=node.pool)
+    over = pool.oversubscription
     extra = (node.memory_bytes * over.host_memory // 100 + node.disk_bytes * over.host_disk // 100) // max(len(gpus), 1)
     return Limits(
         cpu_milli=node.cpu_milli,
         memory_bytes=node.memory_bytes,
         gpus={gpu.uuid: (gpu.tflops_milli * over.tflops_ratio // 100, gpu.vram_bytes + extra) for gpu in gpus},
+        slots={gpu.uuid: gpu.slots for gpu in gpus if gpu.slots},
+        workers=pool.max_workers_per_node,
     )
 
 
@@ -77,7 +95,7 @@ class LedgerChecker:
     @property
     def double_allocations(self) -> int:
         """Number of violations that mean something was given twice."""
-        return sum(v.rule in ("GpuOverCapacity", "PodOnTwoNodes", "PodTwice") for v in self.violations)
+        return sum(v.rule in _GIVEN_TWICE for v in self.violations)
 
     def pods(self) -> dict[str, str]:
         """Return the node of every pod that holds something now, by UID."""
@@ -109,6 +127,7 @@ class LedgerChecker:
         after = self._check_list(seq, node, record)
         self._check_chain(seq, node, record, after)
         self._check_capacity(seq, node, after.values())
+        self._check_sharing(seq, node, record, after)
         self.sums.change(seq, record.txn if record is not None else "", self._held.get(node, {}), after)
         self._held[node] = after
 
@@ -156,7 +175,7 @@ class LedgerChecker:
             odd = ", ".join(sorted(expected ^ after.keys())[:3])
             self._report(seq, node, "ChangesDoNotAddUp", f"differs from its predecessor plus its changes in {odd}")
 
-    def _check_capacity(self, seq: int, node: str, allocations: Iterable[Allocation]) -> None:
+    def _check_capacity(self, seq: int, node: str, allocations: Collection[Allocation]) -> None:
         limits = self._limits.get(node)
         if limits is None:
             self._report(seq, node, "UnknownNode", "STATE does not know this node")
@@ -188,6 +207,17 @@ class LedgerChecker:
                 "NodeOverCapacity",
                 f"gives {cpu} of {limits.cpu_milli} milli-CPU and {memory} of {limits.memory_bytes} bytes of memory",
             )
+
+    def _check_sharing(self, seq: int, node: str, record: NodeRecord | None, after: dict[str, Allocation]) -> None:
+        added = {change.pod_uid for change in record.changes if change.op == "add"} if record is not None else set()
+        limits = self._limits.get(node)
+        if limits is None or not added:
+            return  # nothing comes to be shared by a pod's leaving
+        for rule, detail in sharing.faults(after.values(), limits.slots):
+            self._report(seq, node, rule, detail)
+        workers = sum(bool(allocation.gpus) for allocation in after.values())
+        if 0 < limits.workers < workers and any(after[uid].gpus for uid in added & after.keys()):
+            self._report(seq, node, "TooManyWorkers", f"holds {workers} pods with GPUs where {limits.workers} may be")
 
     def _report(self, seq: int, node: str, rule: str, detail: str) -> None:
         self.violations.append(Violation(seq, node, rule, detail))

@@ -181,3 +181,19 @@ REASONS: Final[tuple[Reason, ...]] = (
 )
 
 CODES: Final[dict[str, Reason]] = {reason.code: reason for reason in REASONS}
+
+
+def markdown() -> str:
+    """Return the reasons as ``docs/reasons.md`` has them, to be written there whenever they change."""
+    lines = [
+        "# Reason codes",
+        "",
+        "Why a node, a GPU or a pod was refused. The numbers are the order in which the filters run; of a pod that fits nowhere",
+        "the last one that still refused a node is the dominant reason. `gpubus why` shows them for one pod, and",
+        "`consumers/allocator/engine/rules.py` says what a filter takes off.",
+        "",
+        "| | code | meaning | what helps |",
+        "|---|---|---|---|",
+    ]
+    lines += [f"| {place} | `{one.code}` | {one.meaning} | {one.help} |" for place, one in enumerate(REASONS, 1)]
+    return "\n".join([*lines, ""])

@@ -9,6 +9,7 @@ from bus.follower import Record
 from consumers.allocator.choice import Trial
 from consumers.allocator.engine import Snapshot
 from consumers.allocator.quotas import Quotas
+from consumers.allocator.silence import Silence
 from consumers.allocator.waiting import WaitingPods
 from schemas.cluster import GpuInventory, Node, Pool
 from schemas.pod import Waiting
@@ -40,6 +41,7 @@ class Cluster:
         self.state_seq = 0
         self.ledger_seq = 0
         self._heard: dict[str, int] = {}
+        self._silence = Silence()
         self._grown: dict[str, None] = {}
         self._recheck: dict[str, None] = {}
         self._grew_at_state = 0
@@ -54,6 +56,8 @@ class Cluster:
                 cannot be read counts as absent, a pool keeps its last good settings.
         """
         self.state_seq = max(self.state_seq, record.seq)
+        for silent in self._silence.advance(record.time_ns):
+            self.snapshot.set_silent(silent, silent=True)
         try:
             _, kind, *name = subjects.names(record.subject)
         except ValueError as error:
@@ -85,21 +89,27 @@ class Cluster:
         except UndecodableError:
             self.snapshot.remove_node(name)
             raise
-        self.snapshot.put_node(node)
-        self._grow_by_state(name, record.seq)
+        if self.snapshot.put_node(node):
+            self._grow_by_state(name, record.seq)
 
     def _on_inventory(self, name: str, record: Record) -> None:
+        self._silence.forget(name)
+        speaks_again = self.snapshot.set_silent(name, silent=False)
         if record.deleted:
             self.snapshot.remove_inventory(name)
             return
         try:
             inventory = codec.decode_as(GpuInventory, record.payload).data
             codec.check_name(inventory.node, name)
-            self.snapshot.put_inventory(inventory)
+            changed = self.snapshot.put_inventory(inventory)
         except (UndecodableError, ValueError) as error:
             self.snapshot.remove_inventory(name)
             raise UndecodableError(str(error)) from None
-        self._grow_by_state(name, record.seq)
+        self._silence.heard(name, record.time_ns, inventory.valid_s)
+        for silent in self._silence.advance(record.time_ns):  # it was stored long ago
+            self.snapshot.set_silent(silent, silent=True)
+        if changed or speaks_again:  # most only say that the agent is alive
+            self._grow_by_state(name, record.seq)
 
     def _on_pool(self, name: str, record: Record) -> None:
         if record.deleted:

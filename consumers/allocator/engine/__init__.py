@@ -11,8 +11,8 @@ No clock, randomness, I/O or bus in here; the allocator's shell feeds events in 
 >>> gpu = GpuDevice(uuid="GPU-1", index=0, model="L4", tflops_milli=121_000, vram_bytes=24 << 30)
 >>> snapshot = Snapshot()
 >>> snapshot.put_pool(pool)
->>> snapshot.put_node(Node(name="node-a", pool="train", cpu_milli=16_000, memory_bytes=64 << 30))
->>> snapshot.put_inventory(GpuInventory(node="node-a", gpus=[gpu], observed_at=datetime.now(UTC)))
+>>> _ = snapshot.put_node(Node(name="node-a", pool="train", cpu_milli=16_000, memory_bytes=64 << 30))
+>>> _ = snapshot.put_inventory(GpuInventory(node="node-a", gpus=[gpu], observed_at=datetime.now(UTC)))
 
 A pod asks for 60 % of a GPU's compute and 8 GiB of its VRAM, and gets them; a second one of the kind does not fit.
 

@@ -49,12 +49,12 @@ class Snapshot:
         self._pools.pop(name, None)
         self._settle_pool(before)
 
-    def put_node(self, node: Node) -> None:
-        """Add or replace a node."""
+    def put_node(self, node: Node) -> bool:
+        """Add or replace a node, and return whether that changes anything."""
         host = self._host(node.name)
         before = host.node
         if before == node:
-            return
+            return False
         if before is not None and before.pool != node.pool:
             self._tables[before.pool].leave(host)
             before = None
@@ -62,6 +62,7 @@ class Snapshot:
         self._rebuild(host)
         if before is None:
             self._tables.setdefault(node.pool, Table()).join(host)
+        return True
 
     def remove_node(self, name: str) -> None:
         """Forget a node; its inventory and allocations are kept until their own removal arrives."""
@@ -72,8 +73,8 @@ class Snapshot:
             self._rebuild(host)
             self._drop_if_empty(host)
 
-    def put_inventory(self, inventory: GpuInventory) -> None:
-        """Add or replace a node's GPUs. A heartbeat that changes nothing costs a comparison.
+    def put_inventory(self, inventory: GpuInventory) -> bool:
+        """Add or replace a node's GPUs, and return whether that changes anything: a heartbeat costs a comparison.
 
         Raises:
             ValueError: The inventory lists a UUID twice, or more GPUs than the engine can count on one node.
@@ -87,9 +88,11 @@ class Snapshot:
             raise ValueError(f"node {inventory.node} lists a GPU UUID twice: each GPU needs its own")
         host = self._host(inventory.node)
         links = _by_slot(inventory, devices)
-        if host.devices != devices or host.links != links:
-            host.devices, host.links = devices, links
-            self._rebuild(host)
+        if host.devices == devices and host.links == links:
+            return False
+        host.devices, host.links = devices, links
+        self._rebuild(host)
+        return True
 
     def remove_inventory(self, node: str) -> None:
         """Forget a node's GPUs."""
@@ -126,16 +129,17 @@ class Snapshot:
             self._tables[host.node.pool].write_free(host, changed)
         self._drop_if_empty(host)
 
-    def set_silent(self, node: str, *, silent: bool) -> None:
-        """Take note that a node's agent has not spoken for too long, or that it speaks again."""
+    def set_silent(self, node: str, *, silent: bool) -> bool:
+        """Take note that a node's agent has not spoken for too long, or speaks again; return whether that is new."""
         host = self._hosts.get(node)
-        if silent and host is None:
+        if host is None and silent:
             host = self._host(node)
         if host is None or host.silent == silent:
-            return
+            return False
         host.silent = silent
         self._rebuild(host)
         self._drop_if_empty(host)
+        return True
 
     def freeze(self, node: str) -> None:
         """Give nothing more out on a node, because its ledger record cannot be decoded; what it held stays counted."""

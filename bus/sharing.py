@@ -1,0 +1,40 @@
+"""Who shares a GPU with whom, as the ledger says: checked with code of its own, so that an allocator's mistake shows."""
+
+from collections.abc import Iterable, Iterator
+
+from schemas.decision import GpuGrant
+from schemas.ledger import Allocation
+
+Fault = tuple[str, str]
+"""Rule and detail."""
+
+
+def faults(allocations: Iterable[Allocation], slots: dict[str, int]) -> Iterator[Fault]:
+    """Yield what must not be together on the GPUs of one node.
+
+    Args:
+        allocations: What the node's pods hold.
+        slots: By GPU UUID how many containers may share it; 0 or no entry for no limit.
+    """
+    on: dict[str, list[tuple[str, GpuGrant]]] = {}
+    for allocation in allocations:
+        for grant in allocation.gpus:
+            on.setdefault(grant.uuid, []).append((allocation.pod_uid, grant))
+    for uuid, holders in on.items():
+        if len(holders) > 1:
+            yield from _together(uuid, holders)
+        used, most = sum(grant.slots for _, grant in holders), slots.get(uuid, 0)
+        if most and used > most:
+            yield "GpuOutOfSlots", f"GPU {uuid} gives {used} of {most} slots"
+
+
+def _together(uuid: str, holders: list[tuple[str, GpuGrant]]) -> Iterator[Fault]:
+    alone = [uid for uid, grant in holders if grant.exclusive]
+    if alone:
+        yield "GpuNotExclusive", f"GPU {uuid} is given to pod {alone[0]} alone, and to {len(holders) - 1} more"
+    modes = {grant.isolation for _, grant in holders}
+    if {"soft", "hard"} <= modes or ("partitioned" in modes and len(modes) > 1):
+        yield (
+            "IsolationMixed",
+            f"GPU {uuid} has pods with isolation {', '.join(sorted(mode or 'none' for mode in modes))}",
+        )
