@@ -50,7 +50,7 @@ lint: $(VENV)/.lint
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.demo
+bench: $(VENV)/.test
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
 clean:

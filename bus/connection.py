@@ -20,6 +20,7 @@ from nats.aio.client import Client
 from bus.errors import ApiError, BusUnreachableError
 from bus.publisher import Publisher
 from bus.tasks import end
+from bus.websocket import provide
 
 log = logging.getLogger("gpubus.bus")
 
@@ -88,6 +89,7 @@ class Bus:
         Raises:
             BusUnreachableError: No server accepted the connection in time.
         """
+        provide([servers] if isinstance(servers, str) else servers)
         client = Client()
         bus = cls(client, f"_INBOX_{token_hex(8)}")
         last_error = ["no answer"]

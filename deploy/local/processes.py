@@ -47,6 +47,12 @@ class RoleProcess:
             await self.stop()
             raise LocalBusError(f"{self._role} ended before it was ready; run `gpubus run {self._role}` to see why")
 
+    @property
+    def pid(self) -> int:
+        """Number of the process while it runs."""
+        assert self._process is not None  # noqa: S101  started
+        return self._process.pid
+
     async def kill(self) -> None:
         """SIGKILL, as a crash would."""
         await self._end(signal.SIGKILL)

@@ -82,7 +82,10 @@ class Processes:
             text = (self._proc / str(pid) / "cgroup").read_text()
         except (OSError, UnicodeDecodeError):
             return "", NOBODY, ""
-        known = self._owners[pid] = (started, owner(text) or NOBODY, head.partition("(")[2])
+        found = owner(text)
+        known = (started, found or NOBODY, head.partition("(")[2])
+        if found is not None:  # a process of the host may still be put into a pod, one of a pod stays there
+            self._owners[pid] = known
         return known
 
     def _read_names(self) -> None:
