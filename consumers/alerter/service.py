@@ -146,7 +146,7 @@ class Alerter:
             await self._states.tell(state.notice)
             self._step("read")
             if (
-                slot - state.slot < interval_ns // 2
+                slot - state.slot < interval_ns // 4
             ):  # done, or a second tick of one interval after its timer was set anew
                 self._repeated += 1
                 return

@@ -14,8 +14,7 @@ from typing import Annotated
 
 import typer
 
-from deploy.cli import agent as _agent  # noqa: F401  adds its command to those of `run`
-from deploy.cli import check, dead, demo, events, rollout, schema, state, why
+from deploy.cli import alerts, check, dead, demo, events, rollout, schema, state, why
 from deploy.cli import cluster as _cluster  # noqa: F401  likewise
 from deploy.cli import run as roles
 from deploy.cli.errors import BUG, INTERRUPTED, explain
@@ -69,6 +68,7 @@ app.command("state")(state.state)
 app.command("why")(why.why)
 app.command("check")(check.check)
 app.add_typer(rollout.app, name="rollout")
+app.add_typer(alerts.app, name="alerts")
 app.add_typer(dead.app, name="dead")
 app.add_typer(schema.app, name="schema")
 

@@ -1,0 +1,306 @@
+"""``gpubus alerts``: which rules there are, how far they have come, and what they would do."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deploy.cli.connect import JsonOption, NatsOption, StoreOption, open_bus, run
+from deploy.cli.errors import InputError, NotFoundError
+from deploy.cli.output import clean, instant, make_console, make_table, print_json, show_fields
+
+if TYPE_CHECKING:
+    from consumers.alerter.backtest import Backtest
+    from consumers.alerter.rules import CompiledRule
+    from schemas.alert import AlertRule, RuleRefusal, RuleSet, RuleState
+
+app = typer.Typer(
+    help="""Look at alert rules, and try them before they ring.
+
+    \b
+    Examples:
+      gpubus alerts status
+      gpubus alerts lint my-values.yaml
+      gpubus alerts backtest GPUTemperatureWarning --file my-values.yaml --from 2026-11-29T00:00:00Z
+      gpubus alerts test GPUTemperatureHigh
+    """,
+    rich_markup_mode=None,
+)
+
+FileOption = Annotated[
+    Path | None, typer.Option("--file", metavar="FILE", help="Take the rule from this file instead of those in force.")
+]
+RuleArgument = Annotated[str, typer.Argument(metavar="RULE", help="Name of the rule.")]
+
+
+@app.callback(invoke_without_command=True)
+def root(context: typer.Context) -> None:
+    """Teach where nothing was asked."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command("lint")
+def lint(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Chart values, a config.yaml, or a list of rules.")],
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """Check a file of rules as the alerter would, and say all that is wrong with it.
+
+    \b
+    Example:
+      gpubus alerts lint my-values.yaml
+    """
+    from consumers.alerter.rules import RulesError, parse
+
+    try:
+        found = parse(_text(file))
+    except RulesError as error:
+        if as_json:
+            print_json({"rules": 0, "problems": error.problems})
+        else:
+            typer.echo("\n".join(map(clean, error.problems)))
+        raise NotFoundError(f"{file} would be refused: {len(error.problems)} problems") from None
+    if as_json:
+        print_json({"rules": len(found.rules), "problems": []})
+    else:
+        typer.echo(f"{len(found.rules)} rules, all good")
+
+
+@app.command("list")
+def list_rules(*, as_json: JsonOption = False, nats: NatsOption = None, store: StoreOption = None) -> None:
+    """List the rules in force.
+
+    \b
+    Example:
+      gpubus alerts list --json | jq -r '.[].name'
+    """
+    active, _, _ = run(_read(nats, store))
+    if active is None:
+        raise NotFoundError("no rules are in force: is an alerter running?")
+    if as_json:
+        print_json(active.rules)
+        return
+    console = make_console()
+    console.print(f"{len(active.rules)} rules of {clean(active.origin)}")
+    columns = ("rule", "severity", "threshold>", "every>", "count>", "summary")
+    console.print(make_table(console, columns, [_rule_row(rule) for rule in active.rules]))
+
+
+def _rule_row(rule: "AlertRule") -> list[object]:
+    count, every = rule.consecutive_count, rule.evaluation_interval
+    return [rule.name, rule.severity, f"{rule.threshold:g}", every, count, rule.summary]
+
+
+@app.command("status")
+def status(*, as_json: JsonOption = False, nats: NatsOption = None, store: StoreOption = None) -> None:
+    """Show how far each rule has come: streaks, what fires, when it was evaluated and will be next.
+
+    \b
+    Example:
+      gpubus alerts status
+    """
+    active, refusal, states = run(_read(nats, store))
+    refused = refusal if refusal is not None and refusal.problems else None
+    if as_json:
+        print_json({"active": active, "refused": refused, "states": states})
+        return
+    console = make_console()
+    if refused is not None:
+        console.print(
+            f"The rules of {clean(refused.origin)} were refused, those below stay in force:", style="bold red"
+        )
+        console.print("\n".join(f"  {clean(problem)}" for problem in refused.problems))
+    if active is None:
+        raise NotFoundError("no rules are in force: is an alerter running?")
+    console.print(f"{len(active.rules)} rules of {clean(active.origin)}")
+    by_name = {state.rule: state for state in states}
+    rows = [_status_row(rule, by_name.get(rule.name)) for rule in active.rules]
+    columns = ("rule", "state", "streaks", "last evaluation", "next")
+    console.print(make_table(console, columns, rows))
+    for state in states:
+        for streak in state.streaks:
+            if streak.firing:
+                console.print(
+                    clean(f"FIRING {state.rule} since {instant(streak.since)}: {streak.annotations['summary']}")
+                )
+
+
+def _status_row(rule: "AlertRule", state: "RuleState | None") -> list[object]:
+    from consumers.alerter.streaks import instant as slot_instant
+    from schemas.durations import seconds
+
+    if state is None or not state.slot:
+        return [rule.name, "never evaluated", "", "", ""]
+    streaks = ", ".join(f"{s.labels['instance']} {s.count}/{rule.consecutive_count}" for s in state.streaks[:5])
+    more = f", and {len(state.streaks) - 5} more" if len(state.streaks) > 5 else ""  # noqa: PLR2004
+    firing = sum(streak.firing for streak in state.streaks)
+    word = f"{firing} firing" if firing else "quiet"
+    if state.failures:
+        word += f", failed {state.failures} times: {state.error}"
+    last = slot_instant(state.slot)
+    following = datetime.fromtimestamp(last.timestamp() + seconds(rule.evaluation_interval), last.tzinfo)
+    return [rule.name, word, streaks + more, instant(last), instant(following)]
+
+
+async def _read(
+    nats: list[str] | None, store: Path | None
+) -> "tuple[RuleSet | None, RuleRefusal | None, list[RuleState]]":
+    from bus.codec import decode_as
+    from bus.history import newest
+    from bus.streams import STATE
+    from consumers.alerter.rulebook import ACTIVE, REFUSED
+    from schemas.alert import RuleRefusal, RuleSet, RuleState
+
+    active, refusal, states = None, None, []
+    async with open_bus(nats, store) as bus:
+        records, _ = await newest(bus, STATE, [ACTIVE, REFUSED, "gpubus.state.alert.*"])
+    for record in records:
+        if record.subject == ACTIVE:
+            active = decode_as(RuleSet, record.payload).data
+        elif record.subject == REFUSED:
+            refusal = decode_as(RuleRefusal, record.payload).data
+        else:
+            states.append(decode_as(RuleState, record.payload).data)
+    return active, refusal, sorted(states, key=lambda state: state.rule)
+
+
+@app.command("test")
+def send_test(rule: RuleArgument, *, file: FileOption = None, nats: NatsOption = None) -> None:
+    """Send a test alert of a rule through notifier and Alertmanager to whoever is on call; it is over after two minutes.
+
+    It carries the rule's labels, an instance that says what it is, and touches no streak.
+
+    \b
+    Example:
+      gpubus alerts test GPUTemperatureHigh
+    """
+    name = run(_send_test(rule, file, nats))
+    typer.echo(f"sent a test alert of {clean(name)}; watch your channel, or `gpubus events 'gpubus.alert.>' --last 1`")
+
+
+async def _send_test(name: str, file: Path | None, nats: list[str] | None) -> str:
+    import time
+
+    from consumers.alerter.states import RuleStates
+    from consumers.alerter.trial import test_notice
+
+    async with open_bus(nats, None) as bus:
+        compiled = await _find(name, file, bus)
+        await RuleStates(bus, "/gpubus/cli").tell(test_notice(compiled, slot=time.time_ns()))
+    return compiled.rule.name
+
+
+@app.command("backtest")
+def backtest(
+    rule: RuleArgument,
+    *,
+    begin: Annotated[
+        str, typer.Option("--from", metavar="TIME", help="First evaluation, such as 2026-11-29T00:00:00Z.")
+    ],
+    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Last evaluation. [default: now]")] = None,
+    metrics: Annotated[
+        str | None, typer.Option("--metrics", metavar="URL", help="Metrics store. [env: GPUBUS_METRICS]")
+    ] = None,
+    file: FileOption = None,
+    nats: NatsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Evaluate a rule over stored metrics, and say how often it would have fired.
+
+    A DuckDB file can be read only while no other process has it open.
+
+    \b
+    Example:
+      gpubus alerts backtest GPUTemperatureWarning --file my-values.yaml --from 2026-11-29T00:00:00Z
+    """
+    found = run(_backtest(rule, (begin, end), metrics, file, nats))
+    if as_json:
+        print_json(found)
+        return
+    console = make_console()
+    fired = f"{len(found.episodes)} times" if len(found.episodes) != 1 else "once"
+    console.print(f"{clean(rule)} would have fired {fired} in {found.evaluations} evaluations")
+    show_fields(console, [("failed evaluations", found.failures or ""), ("last error", found.error)])
+    rows = [
+        [e.instance, instant(e.fired), instant(e.ended) if e.ended else "still firing", e.summary]
+        for e in found.episodes
+    ]
+    if rows:
+        console.print(make_table(console, ("instance", "fired", "ended", "summary"), rows))
+
+
+async def _backtest(
+    name: str, span: tuple[str, str | None], metrics: str | None, file: Path | None, nats: list[str] | None
+) -> "Backtest":
+    import os
+    import time
+
+    from consumers.alerter.backtest import backtest as play
+    from consumers.metrics.settings import store
+    from consumers.metrics.store import StoreError
+    from deploy.local.monitoring import METRICS
+
+    begin = _instant("--from", span[0])
+    end = _instant("--to", span[1]) if span[1] is not None else time.time()
+    url = metrics or os.environ.get(METRICS)
+    if not url:
+        raise InputError(f"no metrics store: name it with --metrics or {METRICS}")
+    if file is not None:
+        compiled = await _find(name, file, None)
+    else:
+        async with open_bus(nats, None) as bus:
+            compiled = await _find(name, None, bus)
+    try:
+        opened = store(url)
+        try:
+            await opened.open()
+            return await play(compiled, opened, begin=begin, end=end)
+        finally:
+            await opened.close()
+    except StoreError as error:
+        raise NotFoundError(f"the metrics store cannot be read: {error}") from error
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+async def _find(name: str, file: Path | None, bus: Any) -> "CompiledRule":
+    from bus.records import read
+    from bus.streams import STATE
+    from consumers.alerter.rulebook import ACTIVE
+    from consumers.alerter.rules import CompiledRule, RulesError, parse
+    from schemas.alert import RuleSet
+
+    if file is not None:
+        try:
+            rules = parse(_text(file)).rules
+        except RulesError as error:
+            raise InputError(f"{file}: {error}") from None
+        origin = str(file)
+    else:
+        _, active = await read(bus, STATE, ACTIVE, RuleSet)
+        rules, origin = (active.rules, active.origin) if active is not None else ((), "the bus")
+    for rule in rules:
+        if rule.name == name:
+            return CompiledRule(rule)
+    known = ", ".join(rule.name for rule in rules) or "none"
+    raise NotFoundError(f"no rule {name!r} in {origin}: there are {known}")
+
+
+def _text(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror}") from None
+
+
+def _instant(option: str, text: str) -> float:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise InputError(f"{option} {text!r} is no time: write one such as 2026-11-29T00:00:00Z") from None
+    if at.tzinfo is None:
+        raise InputError(f"{option} {text!r} says no time zone: add Z for UTC")
+    return at.timestamp()
