@@ -1,5 +1,6 @@
 """Counters of decisions, and what was lost: kept on the bus, so that they only grow."""
 
+import logging
 import time
 from datetime import UTC, datetime
 from typing import Final
@@ -17,6 +18,8 @@ from consumers.recorder.view import View
 from schemas.decision import Decision
 from schemas.event import Event, utc
 from schemas.record import PoolCounters, RecorderCounters
+
+log = logging.getLogger("gpubus.recorder")
 
 SUBJECT: Final = subjects.state("recorder", "counters")
 
@@ -53,7 +56,8 @@ class Counters:
         if before is None:  # counting begins now: history may be long
             last = (await stream_info(self._bus, DECISION)).state.last_seq
             before = RecorderCounters(decisions=last)
-        pools, log = dict(before.pools), []
+        pools: dict[str, PoolCounters] = dict(before.pools)
+        lines: list[Row] = []
 
         def count(record: Record) -> None:
             if record.deleted:
@@ -67,14 +71,29 @@ class Counters:
                 pools[decision.pool] = msgspec.structs.replace(pool, allocated=pool.allocated + 1)
             elif decision.outcome == "unschedulable":
                 pools[decision.pool] = msgspec.structs.replace(pool, failed=pool.failed + 1)
-            log.append(_log_row(record, decision))
+            lines.append(_log_row(record, decision))
 
         reached = await history.read(self._bus, DECISION, ["gpubus.decision.>"], count, since=before.decisions + 1)
         lost, through = await self._lost(before)
         after = RecorderCounters(
             decisions=max(reached, before.decisions), slot=slot, pools=pools, lost_usage=lost, lost_through=through
         )
-        return seq, after, log
+        return seq, after, lines
+
+    async def note_loss(self) -> None:
+        """Count what the stream has dropped that no recorder was given. To be called before more is taken after an outage.
+
+        Raises:
+            BusError: The bus did not answer.
+        """
+        seq, before = await self._read()
+        if before is None:
+            return
+        lost, through = await self._lost(before)
+        self.lost_usage = lost
+        if lost != before.lost_usage:
+            log.warning("%d usage messages were dropped before they could be recorded", lost - before.lost_usage)
+            await self.commit(seq, msgspec.structs.replace(before, lost_usage=lost, lost_through=through))
 
     async def commit(self, seq: int, after: RecorderCounters) -> None:
         """Replace the counters at ``seq``, unless somebody else did.

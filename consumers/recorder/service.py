@@ -6,11 +6,13 @@ messages, and takes no more: the rest waits on the bus, which drops the oldest w
 """
 
 import asyncio
+import contextlib
 import logging
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
+import nats.errors
 
 from bus import codec, timers
 from bus.connection import Bus
@@ -140,12 +142,15 @@ class Recorder:
 
     async def _write(self, rows: dict[Table, list[Row]], deliveries: list[Delivery]) -> bool:
         """Store rows, however long that takes, and acknowledge what they came from."""
-        pause = 0.2
+        pause, failed = 0.2, False
         while True:
             try:
                 await self._store.write(rows)
+                if failed:
+                    await self._note_loss()
             except StoreUnavailableError as error:
-                self._failures += 1
+                self._failures, failed = self._failures + 1, True
+                await self._note_loss()
                 log.warning("metrics could not be stored: %s; trying again", error)
                 for delivery in deliveries:
                     await delivery.extend()
@@ -164,13 +169,17 @@ class Recorder:
                     await delivery.ack()
                 return True
 
+    async def _note_loss(self) -> None:
+        with contextlib.suppress(BusError, TimeoutError, nats.errors.Error):  # the next call counts it
+            await self._counters.note_loss()
+
     async def _snapshots(self) -> None:
         while batch := await self._ticks.take(1):
             for delivery in batch:
                 try:
                     await self._snapshot(delivery.position.time_ns)
                     await delivery.ack()
-                except (BusError, StoreUnavailableError, TimeoutError) as error:
+                except (BusError, StoreUnavailableError, TimeoutError, nats.errors.Error) as error:
                     log.warning("no snapshot: %s", error)
                     await delivery.retry(1.0)
                 except StoreError as error:
