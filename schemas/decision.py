@@ -31,6 +31,13 @@ class GpuGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     slots: Annotated[int, msgspec.Meta(ge=1)] = 1
 
 
+class ContainerGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What one container is given. What the pod takes of a GPU follows from these; see ``ContainerRequest.init``."""
+
+    name: str
+    gpus: tuple[GpuGrant, ...]
+
+
 class FilterReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What one filter removed.
 
@@ -96,6 +103,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
         policy: Name of the placement policy.
         policy_hash: Hash of everything in the policy that can change the result, the tie-break order included.
         engine: Version of the engine's rules; a replay under another version says so.
+        containers: What each container is given, in the order of the request, where containers ask for GPUs of their own.
         reason: For ``unschedulable`` the dominant reason code, for ``released`` and ``evicted`` why.
         message: One sentence for people.
         help: What would help; empty when nothing needs to.
@@ -111,6 +119,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     basis: Basis
     node: str = ""
     gpus: tuple[GpuGrant, ...] = ()
+    containers: tuple[ContainerGrant, ...] = ()
     reason: str = ""
     message: str = ""
     help: str = ""

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from schemas.cluster import Amount
-from schemas.decision import GpuGrant
+from schemas.decision import ContainerGrant, GpuGrant
 from schemas.pod import Qos
 from schemas.quota import Budget, Usage
 
@@ -19,6 +19,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     """What one pod holds on the node.
 
     Attributes:
+        containers: What of ``gpus`` each container is given, where containers ask for GPUs of their own.
         compute_milli: Compute in thousandths of a whole GPU, summed over the pod's GPUs.
         tflops_limit_milli: Compute it may use, summed likewise; 0 where it states no limit.
         vram_limit_bytes: VRAM it may use, likewise.
@@ -30,6 +31,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     name: str
     pool: str
     gpus: tuple[GpuGrant, ...] = ()
+    containers: tuple[ContainerGrant, ...] = ()
     cpu_milli: Amount = 0
     memory_bytes: Amount = 0
     qos: Qos = "medium"

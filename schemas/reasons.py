@@ -49,6 +49,7 @@ SLOTS: Final = "GpuSlotsUsedUp"
 COMPUTE: Final = "InsufficientCompute"
 VRAM: Final = "InsufficientVram"
 SAME_NODE: Final = "TooFewGpusOnOneNode"
+CONTAINERS: Final = "ContainersDoNotFit"
 NUMA: Final = "NumaNodeTooSmall"
 TOPOLOGY: Final = "GpusTooFarApart"
 WORKERS: Final = "TooManyWorkers"
@@ -149,6 +150,11 @@ REASONS: Final[tuple[Reason, ...]] = (
         SAME_NODE,
         "Enough GPUs fit, but fewer than asked for on any one node.",
         "Ask for fewer GPUs per pod, or free a node by moving small pods away.",
+    ),
+    Reason(
+        CONTAINERS,
+        "The node's GPUs cannot hold all containers of the pod at once.",
+        "Lower what the containers ask for, wait for a release, or add GPUs.",
     ),
     Reason(
         NUMA,

@@ -20,6 +20,7 @@ def allocation(pod: Schedule | Waiting, decision: Decision, snapshot: Snapshot) 
         name=pod.name,
         pool=request.pool,
         gpus=gpus,
+        containers=decision.containers,
         cpu_milli=request.cpu_milli,
         memory_bytes=request.memory_bytes,
         qos=request.qos,

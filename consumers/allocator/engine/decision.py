@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from consumers.allocator.engine.crew import loosest
 from consumers.allocator.engine.eligibility import Eligibility, screen_key
 from consumers.allocator.engine.manner import manner_of
 from consumers.allocator.engine.need import Need
@@ -58,6 +59,7 @@ def decide(snapshot: Snapshot, request: GpuRequest, policy: Policy) -> Decision:
     host = table.hosts[best[0]]
     assert host is not None  # noqa: S101
     winner = candidates[0]
+    gpus, containers = fit.grants(best[0], host)
     return Decision(
         outcome="allocated",
         namespace="",
@@ -67,7 +69,8 @@ def decide(snapshot: Snapshot, request: GpuRequest, policy: Policy) -> Decision:
         allocator="",
         basis=_NO_BASIS,
         node=winner.node,
-        gpus=fit.grants(best[0], host),
+        gpus=gpus,
+        containers=containers,
         message=f"{fit.fitting_nodes} of {table.live} nodes fit, {winner.node} is the best{_where(policy)}: score {winner.score}",
         policy=policy.name,
         policy_hash=policy.hash,
@@ -93,7 +96,7 @@ def fits_on(snapshot: Snapshot, request: GpuRequest, node: str, policy: Policy |
         return False
     if unsupported(request):
         return False
-    eligibility = Eligibility(screen_key(request))
+    eligibility = Eligibility(screen_key(loosest(request)))
     if eligibility.node_stage(host):
         return False
     need = Need(request, manner_of(request, policy or snapshot.pools()[request.pool]))

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from consumers.allocator.engine.crew import Crew
 from consumers.allocator.engine.host import Host
 from consumers.allocator.engine.need import SHORT, Need, sifted
 from consumers.allocator.engine.ranking import REFUSED, Keys, Order
@@ -29,7 +30,7 @@ from consumers.allocator.engine.rules import (
 from consumers.allocator.engine.screen import Screen, count_per_row
 from consumers.allocator.engine.table import ENOUGH_COMPUTE, ENOUGH_GPUS, ENOUGH_VRAM, Table
 from consumers.allocator.engine.together import Together
-from schemas.decision import Candidate, FilterReport, GpuGrant
+from schemas.decision import Candidate, ContainerGrant, FilterReport, GpuGrant
 
 Ints = NDArray[np.int64]
 Rows = NDArray[np.intp]
@@ -160,19 +161,21 @@ class Fit:
                 found.append(FilterReport(reason=code, gpus=gpus))
         return tuple(found)
 
-    def grants(self, row: int, host: Host) -> tuple[GpuGrant, ...]:
-        """Return what the policy gives of a row that the request fits on."""
+    def grants(self, row: int, host: Host) -> tuple[tuple[GpuGrant, ...], tuple[ContainerGrant, ...]]:
+        """Return what the policy gives of a row that the request fits on, in all and by container where they ask themselves."""
         need = self.need
         if not need.count:
-            return ()
+            return (), ()
         assert host.devices is not None  # noqa: S101
         _, fitting = need.fitting(host, need.sift(host, self.screen.slots(row))[0])
-        if need.together is None:
+        if need.crew is not None:
+            return need.crew.give(host, self.order.prefer(row, host, fitting, need.count))
+        if not isinstance(need.together, Together):
             chosen = self.order.choose(row, host, fitting, need.count)
         else:
             _, left = need.together.narrow(host, fitting)
             chosen = need.together.choose(host, self.order.prefer(row, host, left, need.count))
-        return tuple(need.grant(host.devices[slot]) for slot in chosen)
+        return tuple(need.grant(host.devices[slot]) for slot in chosen), ()
 
     def _find_examples(self, stage: int, nodes: int) -> tuple[str, ...]:
         matches = (self._verdicts >> STAGE_SHIFT) == stage
@@ -219,7 +222,7 @@ class Fit:
             self._narrow(need.together, rows, verdicts, fitting)
         return verdicts, fitting
 
-    def _narrow(self, together: Together, rows: Rows, verdicts: Ints, fitting: NDArray[np.bool_]) -> None:
+    def _narrow(self, together: Together | Crew, rows: Rows, verdicts: Ints, fitting: NDArray[np.bool_]) -> None:
         """Apply the filters that look at a node's GPUs together to the rows that no earlier filter refuses."""
         for place in (verdicts < _TOGETHER).nonzero()[0].tolist():
             host = self._table.hosts[rows[place]]

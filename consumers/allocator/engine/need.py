@@ -5,6 +5,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from consumers.allocator.engine.crew import Crew, loosest
 from consumers.allocator.engine.eligibility import ScreenKey, screen_key
 from consumers.allocator.engine.host import Host
 from consumers.allocator.engine.manner import Manner
@@ -32,10 +33,12 @@ from schemas.cluster import GpuDevice
 from schemas.decision import GpuGrant
 from schemas.placement import GpuPolicy, NodePolicy, ScoringWeights, Topology
 from schemas.pod import WHOLE, GpuRequest
+from schemas.requirements import ContainerRequest
 
 ShapeKey = tuple[
     ScreenKey, int, int, int, int, int, int, bool, bool,
     NodePolicy, tuple[GpuPolicy, ...], ScoringWeights | None, bool, Topology | None,
+    tuple[ContainerRequest, ...],
 ]  # fmt: skip
 
 SHORT: Final = np.array([COMPUTE, VRAM, SAME_NODE, WORKERS, PODS, CPU, MEMORY, FITS], dtype=np.int64) << STAGE_SHIFT
@@ -71,6 +74,7 @@ def shape_key(request: GpuRequest) -> ShapeKey:
         request.scoring_weights,
         request.numa_bind,
         request.topology,
+        request.containers,
     )
 
 
@@ -88,17 +92,22 @@ class Need:
         limits: Least values of the columns of a table's ``limits``.
         sieves: The filters of :data:`SIFTS` that concern the request, each with the marks of GPUs that it refuses.
         marks: All of these marks.
+        crew: The containers, where they ask for GPUs of their own; all else is then about what any GPU of theirs must be.
         together: What is asked of the GPUs of the pod as a whole, if anything is.
     """
 
     __slots__ = (
-        "alone", "compute", "compute_column", "count", "cpu", "limits", "marks", "memory", "request", "sieves", "together",
-        "vram", "vram_column", "workers",
+        "alone", "compute", "compute_column", "count", "cpu", "crew", "limits", "marks", "memory", "request", "sieves",
+        "together", "vram", "vram_column", "workers",
     )  # fmt: skip
 
-    def __init__(self, request: GpuRequest, manner: Manner | None = None) -> None:
+    def __init__(self, request: GpuRequest, manner: Manner | None = None, *, stack: bool = False) -> None:
+        self.crew = Crew(request, manner, stack=stack) if request.containers else None
+        request = loosest(request)
         self.request = request
-        self.together = Together(manner, request.count) if manner is not None and manner.as_a_whole else None
+        self.together: Together | Crew | None = self.crew
+        if self.crew is None and manner is not None and manner.as_a_whole:
+            self.together = Together(manner, request.count)
         self.count = request.count
         self.compute_column = "tflops_share" if request.compute_milli else "tflops_free"
         some = 1 if self.count else 0

@@ -14,6 +14,8 @@ the order of :data:`schemas.reasons.REASONS`. Let *standing* be the GPUs of a no
   when none is left standing.
 * ``TooFewGpusOnOneNode`` refuses a node on which some GPUs stand, but fewer than ``count``: it could take a pod of fewer
   GPUs, so more nodes of the same kind would not help while a less fragmented one would.
+* ``ContainersDoNotFit`` refuses a node for pods whose containers ask for GPUs of their own (:mod:`.crew`). Until then a GPU
+  stands if the least of them could be given it, and ``count`` is that of the container with most GPUs.
 * ``NumaNodeTooSmall`` and ``GpusTooFarApart`` look at all GPUs that are left on a node at once and refuse the node; they run for
   pods, or in pools, that ask for it (:mod:`.together`).
 * ``TooManyWorkers``, ``TooManyPods``, ``InsufficientCpu`` and ``InsufficientMemory`` refuse whole nodes. A pod that asks for no
@@ -58,6 +60,7 @@ SLOTS: Final = 16
 COMPUTE: Final = 14
 VRAM: Final = 13
 SAME_NODE: Final = 12
+CONTAINERS: Final = 11
 NUMA: Final = 10
 TOPOLOGY: Final = 9
 WORKERS: Final = 8
@@ -96,6 +99,7 @@ STAGE_CODES: Final[dict[int, str]] = {
     COMPUTE: reasons.COMPUTE,
     VRAM: reasons.VRAM,
     SAME_NODE: reasons.SAME_NODE,
+    CONTAINERS: reasons.CONTAINERS,
     NUMA: reasons.NUMA,
     TOPOLOGY: reasons.TOPOLOGY,
     WORKERS: reasons.WORKERS,

@@ -4,13 +4,14 @@ from collections import OrderedDict
 from typing import Final
 from weakref import WeakValueDictionary
 
+from consumers.allocator.engine.crew import leading, loosest
 from consumers.allocator.engine.eligibility import GpuKind, ScreenKey, screen_key
 from consumers.allocator.engine.fit import Fit
 from consumers.allocator.engine.gradient import Gradient, Terrain
 from consumers.allocator.engine.manner import Manner, manner_of
 from consumers.allocator.engine.need import Need, ShapeKey, shape_key
 from consumers.allocator.engine.packing import Packing
-from consumers.allocator.engine.policy import GRADIENT, PACKING, Policy
+from consumers.allocator.engine.policy import COMPACT, GRADIENT, PACKING, Policy
 from consumers.allocator.engine.ranking import Order, Ranking
 from consumers.allocator.engine.screen import Screen
 from consumers.allocator.engine.table import Table
@@ -67,8 +68,8 @@ class Views:
         found = self._fits.get(key)
         if found is None:
             manner = manner_of(request, policy)
-            screen, order = self._screen(table, request), self._order(table, request, policy, manner)
-            found = self._fits[key] = Fit(Need(request, manner), table, screen, order)
+            screen, order = self._screen(table, loosest(request)), self._order(table, leading(request), policy, manner)
+            found = self._fits[key] = Fit(Need(request, manner, stack=_stacks(policy, manner)), table, screen, order)
             if len(self._fits) > CACHED_SHAPES:
                 self._fits.popitem(last=False)
         else:
@@ -116,3 +117,10 @@ class Views:
         if found is None:
             found = self._terrains[key] = Terrain(policy, table)
         return found
+
+
+def _stacks(policy: Policy, manner: Manner | None) -> bool:
+    """Return whether containers of one pod share GPUs rather than take others."""
+    if manner is not None and manner.gpus:
+        return "binpack" in manner.gpus
+    return policy.name in (COMPACT, GRADIENT, PACKING)
