@@ -2,7 +2,8 @@
 
 * no GPU gives out more than it can schedule, no node more CPU or memory than it has;
 * what is given to one pod alone is given to no other, isolations that do not go together are kept apart, no GPU is shared by
-  more containers than it has slots, no node takes more pods with GPUs than its pool allows;
+  more containers than it has slots, no container is given what its pod does not hold, no node takes more pods with GPUs than
+  its pool allows;
 * a pod stands on one node only, and there once;
 * every record decodes, speaks of the node its subject names, and is its predecessor plus the changes it states;
 * a quota record says what the pods of its namespace hold, and nothing was added beyond the budget it names.

@@ -18,6 +18,7 @@ def faults(allocations: Iterable[Allocation], slots: dict[str, int]) -> Iterator
     """
     on: dict[str, list[tuple[str, GpuGrant]]] = {}
     for allocation in allocations:
+        yield from _beyond(allocation)
         for grant in allocation.gpus:
             on.setdefault(grant.uuid, []).append((allocation.pod_uid, grant))
     for uuid, holders in on.items():
@@ -38,3 +39,14 @@ def _together(uuid: str, holders: list[tuple[str, GpuGrant]]) -> Iterator[Fault]
             "IsolationMixed",
             f"GPU {uuid} has pods with isolation {', '.join(sorted(mode or 'none' for mode in modes))}",
         )
+
+
+def _beyond(allocation: Allocation) -> Iterator[Fault]:
+    """Yield what a container is given that its pod is not."""
+    held = {grant.uuid: (grant.tflops_milli, grant.vram_bytes) for grant in allocation.gpus}
+    for container in allocation.containers:
+        for grant in container.gpus:
+            tflops, vram = held.get(grant.uuid, (-1, -1))
+            if grant.tflops_milli > tflops or grant.vram_bytes > vram:
+                name = f"container {container.name} of pod {allocation.pod_uid}"
+                yield "ContainerBeyondPod", f"{name} is given more of GPU {grant.uuid} than the pod holds"

@@ -12,12 +12,13 @@ from schemas.requirements import Gang
 
 IGNORED_SAFELY = {
     "tflops_limit_milli", "compute_limit_milli", "vram_limit_bytes", "workload_profile", "eviction_protection_s",
-    "container_names", "container_counts", "containers", "dialect",
+    "container_names", "container_counts",
 }  # fmt: skip
 HONOURED = {
     "pool", "count", "tflops_milli", "compute_milli", "vram_bytes", "vram_milli", "cpu_milli", "memory_bytes", "models",
     "vendor", "qos", "priority", "numa_bind", "node_policy", "gpu_policies", "scoring_weights", "topology", "dedicated",
-    "gpu_indices", "uuids", "excluded_uuids", "model_words", "excluded_model_words", "vgpu_mode", "nodes",
+    "gpu_indices", "uuids", "excluded_uuids", "model_words", "excluded_model_words", "vgpu_mode", "nodes", "containers",
+    "dialect",
 }  # fmt: skip
 REFUSED: dict[str, Any] = {
     "isolation": "partitioned",
