@@ -14,6 +14,7 @@ import heapq
 import logging
 import random
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from secrets import token_hex
 from typing import Any, Final
 
@@ -85,7 +86,9 @@ class Follower:
 
     ``apply`` must not block and must not raise on bad payloads: what cannot be decoded is the caller's to report.
     ``recreated`` is called before the records of a stream that was deleted and made again, whose sequences start anew.
-    With ``since`` it starts with every record from that sequence on, instead of the newest of each subject.
+    With ``since`` it starts with every record from that sequence on, instead of the newest of each subject. While ``room``
+    is clear the server sends no more than it has under way. With ``original`` the records of a stream that another one is
+    republished to come with the subject, sequence and time that they have there.
     """
 
     def __init__(
@@ -97,12 +100,16 @@ class Follower:
         *,
         recreated: Callable[[], None] | None = None,
         since: int | None = None,
+        room: asyncio.Event | None = None,
+        original: bool = False,
     ) -> None:
         self._bus = bus
         self._stream = stream
         self._filters = list(filters)
         self._apply = apply
         self._recreated = recreated
+        self._room = room
+        self._original = original
         self._history = since is not None
         self.seq = max(since or 1, 1) - 1
         self._created = ""
@@ -118,9 +125,10 @@ class Follower:
         self._tickets = 0
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
+        self._held_back = False
         self._records = self._resumes = self._reloads = 0
 
-    async def start(self, *, timeout: float = 30.0) -> None:
+    async def start(self, *, timeout: float | None = 30.0) -> None:
         """Begin to follow and return once everything that existed has been applied.
 
         Raises:
@@ -133,7 +141,7 @@ class Follower:
             async with asyncio.timeout(timeout):
                 await self._loaded.wait()
         except TimeoutError:
-            raise BusError(f"stream {self._stream} could not be loaded within {timeout:g} s") from None
+            raise BusError(f"stream {self._stream} could not be loaded within {timeout or 0:g} s") from None
 
     async def stop(self) -> None:
         """Stop following."""
@@ -166,7 +174,7 @@ class Follower:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_S):
                     await self._restart.wait()
-            silent = loop.time() - self._heard > 3 * HEARTBEAT_S
+            silent = loop.time() - self._heard > 3 * HEARTBEAT_S and not self._held_back
             if not (self._restart.is_set() or silent):
                 continue
             self._restart.clear()
@@ -255,11 +263,12 @@ class Follower:
             return
         self._consumer_seq = at.consumer_seq
         if at.seq > self.seq:
-            self._deliver(Record(message.subject, at.seq, message.data, at.time_ns, deleted=not message.data))
+            record = Record(message.subject, at.seq, message.data, at.time_ns, deleted=not message.data)
+            self._deliver(record, _as_published(message) if self._original else record)
         if at.pending == 0:
             self._finish_loading(self.seq)
 
-    def _deliver(self, record: Record) -> None:
+    def _deliver(self, record: Record, shown: Record) -> None:
         self.seq = record.seq
         self._records += 1
         if record.deleted:
@@ -268,7 +277,7 @@ class Follower:
             self._known.add(record.subject)
         if self._loading is not None:
             self._loading.add(record.subject)
-        self._apply(record)
+        self._apply(shown)
         self._release_waiters()
 
     def _release_waiters(self) -> None:
@@ -292,6 +301,11 @@ class Follower:
         headers = message.headers or {}
         answer = message.reply or headers.get("Nats-Consumer-Stalled", "")
         if answer:  # flow control: the server waits for this before it sends more
+            if self._room is not None and not self._room.is_set():
+                self._held_back = True
+                await self._room.wait()
+                self._held_back = False
+                self._heard = asyncio.get_running_loop().time()
             with contextlib.suppress(nats.errors.Error, OSError):
                 await self._bus.client.publish(answer)
         # A heartbeat says how much was sent: the last message may be lost without a next one to show the gap.
@@ -308,3 +322,22 @@ class Follower:
             resumes=self._resumes,
             reloads=self._reloads,
         )
+
+
+def _as_published(message: Msg) -> Record:
+    """Return a republished message as the record that it was at first."""
+    headers = message.headers or {}
+    return Record(
+        headers["Nats-Subject"],
+        int(headers["Nats-Sequence"]),
+        message.data,
+        _nanoseconds(headers["Nats-Time-Stamp"]),
+        deleted=not message.data,
+    )
+
+
+def _nanoseconds(stamp: str) -> int:
+    """Return an RFC 3339 time in UTC as nanoseconds since the epoch; Python's own parser knows none below a microsecond."""
+    whole, _, fraction = stamp.removesuffix("Z").partition(".")
+    seconds = int(datetime.fromisoformat(whole).replace(tzinfo=UTC).timestamp())
+    return seconds * _NS + int(fraction.ljust(9, "0")[:9] or 0)

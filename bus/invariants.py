@@ -5,7 +5,8 @@
   more containers than it has slots, no container is given what its pod does not hold, no node takes more pods with GPUs than
   its pool allows;
 * a pod stands on one node only, and there once;
-* every record decodes, speaks of the node its subject names, and is its predecessor plus the changes it states;
+* every record decodes, speaks of the node its subject names, and is its predecessor plus the changes it states: a pod that
+  is added holds what the decision behind it grants, and nobody else's share moves;
 * a quota record says what the pods of its namespace hold, and nothing was added beyond the budget it names.
 
 Pure: feed it what STATE says about nodes, GPUs and pools, then every ledger record; it returns what is wrong.
@@ -21,6 +22,7 @@ from bus import codec, sharing, subjects
 from bus.errors import UndecodableError
 from bus.sums import QuotaSums
 from schemas.cluster import GpuInventory, Node, Pool
+from schemas.decision import GpuGrant
 from schemas.ledger import Allocation, NodeRecord, QuotaRecord
 
 _GIVEN_TWICE: Final = ("GpuOverCapacity", "GpuNotExclusive", "GpuOutOfSlots", "PodOnTwoNodes", "PodTwice")
@@ -74,16 +76,23 @@ def limits_of(node: Node, inventory: GpuInventory | None, pool: Pool | None) -> 
     )
 
 
+class _Grants(msgspec.Struct):
+    gpus: tuple[GpuGrant, ...] = ()
+
+
+_grants = msgspec.json.Decoder(_Grants)
+
+
 class LedgerChecker:
     """Folds ledger records and collects violations.
 
     Args:
-        limits: What each node can give.
+        limits: What each node can give; None leaves capacity unchecked.
         complete: Whether the records start with the first of every node. If retention has dropped older ones, the first
             record of a node is taken as it is.
     """
 
-    def __init__(self, limits: dict[str, Limits], *, complete: bool = True) -> None:
+    def __init__(self, limits: dict[str, Limits] | None, *, complete: bool = True) -> None:
         self._limits = limits
         self._complete = complete
         self._held: dict[str, dict[str, Allocation]] = {}
@@ -125,6 +134,10 @@ class LedgerChecker:
         except UndecodableError as error:
             self._report(seq, node, "Undecodable", error.reason)
             return
+        self.check(seq, node, record)
+
+    def check(self, seq: int, node: str, record: NodeRecord | None) -> None:
+        """Check the next record, decoded; None for a node whose record was deleted."""
         after = self._check_list(seq, node, record)
         self._check_chain(seq, node, record, after)
         self._check_capacity(seq, node, after.values())
@@ -169,14 +182,35 @@ class LedgerChecker:
 
     def _check_chain(self, seq: int, node: str, record: NodeRecord | None, after: dict[str, Allocation]) -> None:
         expected = set(self._held.get(node, ()))
+        added: dict[str, msgspec.Raw] = {}
         for change in record.changes if record is not None else ():
-            (expected.add if change.op == "add" else expected.discard)(change.pod_uid)
+            if change.op == "add":
+                expected.add(change.pod_uid)
+                added[change.pod_uid] = change.decision
+            else:
+                expected.discard(change.pod_uid)
+                added.pop(change.pod_uid, None)
         known = self._complete or node in self._held
         if record is not None and known and expected != after.keys():
             odd = ", ".join(sorted(expected ^ after.keys())[:3])
             self._report(seq, node, "ChangesDoNotAddUp", f"differs from its predecessor plus its changes in {odd}")
+        before = self._held.get(node, {})
+        for uid, now in after.items() if record is not None and known else ():
+            decision = added.get(uid)
+            if decision is None:
+                was = before.get(uid)
+                if was is not None and not was.says_as(now):
+                    self._report(
+                        seq, node, "AllocationChanged", f"pod {uid} holds something else, and no change says so"
+                    )
+            elif not _grants_match(decision, now):
+                self._report(
+                    seq, node, "AllocationNotDecided", f"pod {uid} holds something else than its decision grants"
+                )
 
     def _check_capacity(self, seq: int, node: str, allocations: Collection[Allocation]) -> None:
+        if self._limits is None:
+            return
         limits = self._limits.get(node)
         if limits is None:
             self._report(seq, node, "UnknownNode", "STATE does not know this node")
@@ -211,7 +245,7 @@ class LedgerChecker:
 
     def _check_sharing(self, seq: int, node: str, record: NodeRecord | None, after: dict[str, Allocation]) -> None:
         added = {change.pod_uid for change in record.changes if change.op == "add"} if record is not None else set()
-        limits = self._limits.get(node)
+        limits = (self._limits or {}).get(node)
         if limits is None or not added:
             return  # nothing comes to be shared by a pod's leaving
         for rule, detail in sharing.faults(after.values(), limits.slots):
@@ -222,3 +256,10 @@ class LedgerChecker:
 
     def _report(self, seq: int, node: str, rule: str, detail: str) -> None:
         self.violations.append(Violation(seq, node, rule, detail))
+
+
+def _grants_match(decision: msgspec.Raw, allocation: Allocation) -> bool:
+    try:
+        return _grants.decode(decision).gpus == allocation.gpus
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False

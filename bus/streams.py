@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 import nats.errors
-from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
+from nats.js.api import DiscardPolicy, RePublish, RetentionPolicy, StorageType, StreamConfig
 
 from bus.connection import Bus
 from bus.errors import ApiError, BusError
@@ -20,6 +20,8 @@ from bus.errors import ApiError, BusError
 STATE: Final = "STATE"
 LEDGER: Final = "LEDGER"
 DECISION: Final = "DECISION"
+JOURNAL: Final = "JOURNAL"
+HISTORY: Final = "HISTORY"
 USAGE: Final = "USAGE"
 WORK: Final = "WORK"
 TICK: Final = "TICK"
@@ -30,6 +32,9 @@ DEAD: Final = "DEAD"
 MIB: Final = 1024**2
 GIB: Final = 1024**3
 DAY_S: Final = 86_400
+
+HISTORY_KINDS: Final = ("pool", "node", "gpu", "quota", "waiting")
+"""What of STATE is kept when it is replaced. Pods are left out: most of what STATE says is about them, and decisions tell."""
 
 TOMBSTONE_TTL_S: Final = 3600
 """How long the mark of a deleted object stays. A follower that was away for longer loads everything anew."""
@@ -49,6 +54,8 @@ class StreamLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state_bytes: int = 2 * GIB
     ledger_bytes: int = 8 * GIB
     decision_bytes: int = 8 * GIB
+    journal_bytes: int = 4 * GIB
+    history_bytes: int = 4 * GIB
     usage_bytes: int = 2 * GIB
     work_bytes: int = 2 * GIB
     tick_bytes: int = 64 * MIB
@@ -74,6 +81,13 @@ def declarations(limits: StreamLimits) -> tuple[StreamConfig, ...]:
 
     return (
         stream(
+            HISTORY,
+            [f"gpubus.history.{kind}.>" for kind in HISTORY_KINDS],
+            limits.history_bytes,
+            max_age=30 * DAY_S,
+            discard=DiscardPolicy.OLD,
+        ),
+        stream(
             STATE,
             ["gpubus.state.>"],
             limits.state_bytes,
@@ -82,6 +96,8 @@ def declarations(limits: StreamLimits) -> tuple[StreamConfig, ...]:
             max_msgs_per_subject=1,
             discard=DiscardPolicy.OLD,
             allow_msg_ttl=True,
+            # For HISTORY. If that sourced this stream, it would miss what is replaced before it looks.
+            republish=RePublish(src="gpubus.state.>", dest="gpubus.history.>"),
         ),
         stream(
             LEDGER,
@@ -100,6 +116,7 @@ def declarations(limits: StreamLimits) -> tuple[StreamConfig, ...]:
             max_age=30 * DAY_S,
             discard=DiscardPolicy.OLD,
         ),
+        stream(JOURNAL, ["gpubus.journal.>"], limits.journal_bytes, max_age=30 * DAY_S, discard=DiscardPolicy.OLD),
         stream(USAGE, ["gpubus.usage.>"], limits.usage_bytes, max_age=3600, discard=DiscardPolicy.OLD),
         stream(
             WORK,

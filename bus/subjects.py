@@ -89,6 +89,11 @@ def decision(namespace: str, name: str) -> str:
     return subject("decision", namespace, name)
 
 
+def journal(allocator: str) -> str:
+    """Subject of what an allocator took in, in its order."""
+    return subject("journal", allocator)
+
+
 def usage_gpu(node: str) -> str:
     """Subject of a node's GPU samples."""
     return subject("usage", "gpu", node)

@@ -8,6 +8,7 @@ from schemas.alert import AlertNotice, RuleRefusal, RuleSet, RuleState
 from schemas.cluster import GpuInventory, Node, Pool
 from schemas.deadletter import DeadLetter
 from schemas.decision import Decision
+from schemas.journal import Turn
 from schemas.kube.resources import CustomResource
 from schemas.ledger import NodeRecord, QuotaRecord
 from schemas.observed import Drift, PodNotice
@@ -47,6 +48,7 @@ EVENT_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     "gpubus.ledger.node.v1": NodeRecord,
     "gpubus.ledger.quota.v1": QuotaRecord,
     "gpubus.decision.v1": Decision,
+    "gpubus.journal.v1": Turn,
     "gpubus.schedule.v1": Schedule,
     "gpubus.release.v1": Release,
     "gpubus.tick.v1": Tick,

@@ -17,9 +17,11 @@ from bus.connection import Bus
 from bus.delivery import Delivery
 from bus.errors import NO_MESSAGE, ApiError, ConflictError, PublishUnconfirmedError, UndecodableError
 from bus.streams import LEDGER, TOMBSTONE_TTL_S
+from bus.tasks import end
 from consumers.allocator.effects import Announcement, Recovery
 from consumers.allocator.waiting import WaitingPods
 from schemas.event import Event
+from schemas.journal import Turn
 from schemas.ledger import NodeRecord
 from schemas.pod import Schedule, Waiting
 from schemas.registry import Presence
@@ -55,11 +57,41 @@ class Announcer:
         self._messages: list[Outgoing] = []
         self._tokens: list[object] = []
         self._sending: set[asyncio.Task[None]] = set()
+        self._writing: set[asyncio.Task[None]] = set()
 
     @property
     def busy(self) -> bool:
         """Whether something is on its way or waits to be."""
-        return bool(self._messages or self._sending)
+        return bool(self._messages or self._sending or self._writing)
+
+    def write_down(self, turns: Iterable[Turn]) -> None:
+        """Publish turns of the journal. They are sent before anything that is given to be sent later."""
+        now = datetime.now(UTC)
+        for turn in turns:
+            event = Event(
+                id=f"{turn.allocator}:turn:{turn.number}",
+                source=self._source,
+                type="gpubus.journal.v1",
+                subject=turn.allocator,
+                time=now,
+                data=turn,
+            )
+            task = asyncio.create_task(self._write(codec.encode(event), event.id))
+            self._writing.add(task)
+            task.add_done_callback(self._writing.discard)
+
+    async def _write(self, payload: bytes, event_id: str) -> None:
+        subject = subjects.journal(self._name)
+        while True:
+            try:
+                await self._bus.publisher.publish(subject, payload, msg_id=event_id)
+            except PublishUnconfirmedError as error:
+                log.warning("%s; writing it down again", error)
+            except ApiError as error:
+                log.warning("the journal has a gap, so later decisions cannot be replayed: %s", error)
+                return
+            else:
+                return
 
     def announce(self, announcements: Iterable[Announcement], waiting: WaitingPods) -> None:
         """Publish decisions, and what they mean for the set of waiting pods."""
@@ -137,6 +169,7 @@ class Announcer:
     async def stop(self) -> None:
         """Let what is on its way arrive."""
         await asyncio.gather(*self._sending, return_exceptions=True)
+        await end(*self._writing)
 
     def _waiting_record(
         self, said: Announcement, command: Schedule, before: tuple[Waiting, int] | None, now: datetime

@@ -48,6 +48,7 @@ class Core:
         self.effects = Effects()
         self.counters = Counters()
         self.decider = Decider(name, self.cluster, clock_us)
+        self.journal = self.decider.journal
         self._shelf = Shelf(name)
         self._sealer = Sealer(self._shelf, self.quotas)
         self._places = Places()
@@ -161,6 +162,7 @@ class Core:
             return False
         book.queued.remove(ours)
         self.snapshot.remove(book.node, ours.uid)
+        self.journal.drop(ours.uid, book.node)
         self._forget(ours)
         return True
 
@@ -204,7 +206,7 @@ class Core:
                 for item in self._overtaken(book):
                     self._forget(item)
                     self.effects.again.append(item.token)
-                self.snapshot.set_allocations(book.node, book.held.values())
+                self._show_held(book)
 
     def _overtaken(self, book: Book) -> list[Item]:
         """Somebody else's record came before ours: return all that must be decided anew, on other nodes too."""
@@ -220,8 +222,13 @@ class Core:
             book = self._shelf.book(commit.node)
             if book.flying is commit:
                 items += book.overtaken()
-                self.snapshot.set_allocations(book.node, book.held.values())
+                self._show_held(book)
         return items
+
+    def _show_held(self, book: Book) -> None:
+        """Have decisions see the node as the ledger has it, without anything of ours that is on its way."""
+        self.snapshot.set_allocations(book.node, book.held.values())
+        self.journal.adopt(book.node, book.seq)
 
     def _landed(self, book: Book, seq: int) -> Commit:
         before = book.held
@@ -315,7 +322,7 @@ class Core:
         for uid in book.held.keys() - before.keys():
             self._places.add(uid, book.node, book.held[uid].since)
             self._withdraw(uid)
-        self.snapshot.set_allocations(book.node, book.held.values())
+        self._show_held(book)
         self._retry(items)
         if data is not None and self._shelf.wrote(data.txn):
             # A commit of ours that we had given up landed after all.
@@ -335,6 +342,7 @@ class Core:
                 book = self._shelf.book(item.decision.node)
                 if item.uid in book.held:
                     self.snapshot.remove(book.node, item.uid)
+                    self.journal.drop(item.uid, book.node)
                     self._shelf.queue(book.node, item)
                 else:
                     self._forget(item)
@@ -349,6 +357,7 @@ class Core:
         items = self._overtaken(book)
         self.quotas.node_readable(book.node, readable=False)
         self.snapshot.freeze(book.node)
+        self.journal.freeze(book.node)
         for item in items:
             self._forget(item)
             if isinstance(item, Addition):

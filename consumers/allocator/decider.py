@@ -7,6 +7,7 @@ import msgspec
 from consumers.allocator.choice import Trial, choose
 from consumers.allocator.cluster import Cluster
 from consumers.allocator.engine import Policy, decide
+from consumers.allocator.journal import Journal
 from schemas.cluster import Pool
 from schemas.decision import Attempt, Basis, Decision, GpuGrant
 from schemas.ledger import Allocation
@@ -26,6 +27,7 @@ class Decider:
         self.name = name
         self._cluster = cluster
         self._clock_us = clock_us
+        self.journal = Journal(name)
         self._ordinal = 0
         self._attempts: dict[str, tuple[Attempt, ...]] = {}
         self._home = (0, 1)
@@ -40,6 +42,8 @@ class Decider:
         """Decide where a pod goes, or why nowhere, and what it will hold there."""
         started = self._clock_us()
         policy = self.policy(command.request.pool)
+        basis = self._basis()
+        self.journal.placing(command, self._cluster.quotas.counted(command.namespace))
         found, held = choose(self._cluster.snapshot, self._cluster.quotas, command, policy)
         decision = msgspec.structs.replace(
             found,
@@ -47,7 +51,7 @@ class Decider:
             name=command.name,
             pod_uid=command.uid,
             allocator=self.name,
-            basis=self._basis(),
+            basis=basis,
             attempts=self._attempts.get(command.uid, ()),
             duration_us=self._clock_us() - started,
         )
@@ -59,6 +63,8 @@ class Decider:
 
     def release(self, command: Release, message: str, node: str = "", gpus: tuple[GpuGrant, ...] = ()) -> Decision:
         """State that a pod gives back what it holds, if it holds something."""
+        basis = self._basis()
+        self.journal.freeing(command, node)
         return Decision(
             outcome="released",
             namespace=command.namespace,
@@ -66,7 +72,7 @@ class Decider:
             pod_uid=command.uid,
             pool=command.pool,
             allocator=self.name,
-            basis=self._basis(),
+            basis=basis,
             node=node,
             gpus=gpus,
             reason=command.reason,
@@ -75,7 +81,9 @@ class Decider:
 
     def _basis(self) -> Basis:
         self._ordinal += 1
-        return Basis(state=self._cluster.state_seq, ledger=self._cluster.ledger_seq, ordinal=self._ordinal)
+        state, ledger = self._cluster.state_seq, self._cluster.ledger_seq
+        self.journal.saw(state, ledger, self._home)
+        return Basis(state=state, ledger=ledger, ordinal=self._ordinal)
 
     def overtaken(self, decision: Decision) -> None:
         """Another allocator's record came before the one that was to carry out ``decision``: the next one tells of it."""
@@ -100,7 +108,10 @@ class Decider:
     def settle_home(self) -> None:
         """Take the part of the nodes that falls to us among the allocators that are alive."""
         alive = self._cluster.allocators()
-        home = (alive.index(self.name), len(alive)) if self.name in alive else (0, 1)
+        self.move((alive.index(self.name), len(alive)) if self.name in alive else (0, 1))
+
+    def move(self, home: tuple[int, int]) -> None:
+        """Prefer one part of the nodes among so many parts."""
         if home != self._home:
             self._home = home
             self._policies.clear()

@@ -215,6 +215,17 @@ class Quotas:
 
     # Decisions
 
+    def counted(self, namespace: str) -> tuple[Usage, Usage] | None:
+        """Return what the pods of a namespace hold and what we have promised more; None if no quota asks for it."""
+        known = self._namespaces.get(namespace)
+        return (self._held(known), known.promised) if known is not None else None
+
+    def assume(self, namespace: str, held: Usage, promised: Usage) -> None:
+        """Take it as given what the pods of a namespace hold and are promised, for a decision that is made again."""
+        known = self._namespaces.get(namespace)
+        if known is not None:
+            known.held, known.promised = held, promised
+
     def refuse(self, namespace: str, request: GpuRequest, usage: Usage | None = None) -> Decision | None:
         """Return the refusal of a pod that its namespace's quota does not allow, or None if it does.
 

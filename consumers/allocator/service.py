@@ -285,6 +285,7 @@ class Allocator:
         self._pump_due = False
         self._wake_waiting()
         self.core.flush()
+        self._announcer.write_down(self.core.journal.take())  # before anything that follows from it
         effects = self.core.take_effects()
         self.core.effects.unknown = effects.unknown
         self._committer.begin(effects.commits)

@@ -16,6 +16,7 @@ import typer
 
 from deploy.cli import alerts, check, dead, demo, events, rollout, schema, state, why
 from deploy.cli import cluster as _cluster  # noqa: F401  likewise
+from deploy.cli import replay as replaying
 from deploy.cli import run as roles
 from deploy.cli.errors import BUG, INTERRUPTED, explain
 
@@ -67,6 +68,7 @@ app.command("events")(events.events)
 app.command("state")(state.state)
 app.command("why")(why.why)
 app.command("check")(check.check)
+app.command("replay")(replaying.replay)
 app.add_typer(rollout.app, name="rollout")
 app.add_typer(alerts.app, name="alerts")
 app.add_typer(dead.app, name="dead")

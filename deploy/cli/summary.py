@@ -8,6 +8,7 @@ from deploy.cli.output import gib, tflops
 from schemas.cluster import GpuInventory, Node, Pool
 from schemas.deadletter import DeadLetter
 from schemas.decision import Decision, GpuGrant
+from schemas.journal import Free, Place, Turn
 from schemas.ledger import NodeRecord, QuotaRecord
 from schemas.pod import WHOLE, GpuRequest, Pod, Release, Schedule, Waiting
 from schemas.quota import Quota
@@ -76,6 +77,12 @@ def _(data: Pod) -> str:
 @summary.register
 def _(data: Waiting) -> str:
     return f"waits: {data.reason}, asks for {request(data.request)}"
+
+
+@summary.register
+def _(data: Turn) -> str:
+    decisions = sum(isinstance(step, Place | Free) for step in data.steps)
+    return f"turn {data.number}: {decisions} decisions after {data.decided}, {len(data.steps)} steps"
 
 
 @summary.register

@@ -24,11 +24,14 @@ from consumers.allocator.book import Commit
 from consumers.allocator.bundle import Bundle
 from consumers.allocator.core import Core
 from consumers.allocator.effects import Recovery
+from consumers.allocator.engine import Snapshot
+from consumers.allocator.replay import Replay, completed
 from consumers.allocator.service import UNKNOWN_RELEASE_TRIES
 from schemas.cluster import GpuDevice, GpuInventory, Node, Pool
 from schemas.decision import Decision
 from schemas.event import Event
-from schemas.ledger import NodeRecord
+from schemas.journal import Turn
+from schemas.ledger import Allocation, NodeRecord
 from schemas.pod import GpuRequest, Release, Schedule, Waiting
 from schemas.quota import Budget, Quota
 from schemas.registry import TYPE_NAMES, Presence
@@ -178,12 +181,31 @@ class Member:
     def __init__(self, name: str, state: Stream, ledger: Stream) -> None:
         self.core = Core(name, lambda: 0)
         self.outbox = Outbox()
+        self.made: list[Decision] = []
+        self.turns: list[bytes] = []
+        self._remember()
         self._state, self._ledger = state, ledger
         for record in state.last_per_subject():
             self.core.on_state(record)
         for record in ledger.last_per_subject():
             self._apply(record)
         self._state_at, self._ledger_at = len(state.records), len(ledger.records)
+
+    def _remember(self) -> None:
+        """Keep every decision that is made, those that nobody ever hears of included."""
+        decider = self.core.decider
+        place, release = decider.place, decider.release
+
+        def placed(command: Schedule) -> tuple[Decision, Allocation | None]:
+            decision, held = place(command)
+            self.made.append(decision)
+            return decision, held
+
+        def released(*args) -> Decision:
+            self.made.append(release(*args))
+            return self.made[-1]
+
+        decider.place, decider.release = placed, released
 
     def hear_state(self, most: int = 1_000_000) -> None:
         for record in self._state.records[self._state_at : self._state_at + most]:
@@ -205,6 +227,7 @@ class Member:
         core, outbox = self.core, self.outbox
         outbox.wake(core.wake())
         core.flush()
+        self.turns += map(codec.encode, core.journal.take())
         effects = core.take_effects()
         core.effects.unknown = effects.unknown
         outbox.announce(effects.announcements, core.cluster.waiting)
@@ -410,6 +433,25 @@ class World:
             if uid in self.gone:  # its owner sees a ghost and gives it back once more
                 self.delete(uid, msg_id)
 
+    # Replay
+
+    def think_again(self, member: Member) -> None:
+        """The journal, the log and nothing else lead to the same decisions."""
+        member.core.journal._close()
+        turns = [*member.turns, *map(codec.encode, member.core.journal.take())]
+        again = Replay(member.core.name, self.state.records, self.listed)
+        found = [decision for turn in turns for decision in again.play(msgspec.json.decode(turn, type=Turn))]
+        assert [decision.basis for decision in found] == [decision.basis for decision in member.made]
+        for replayed, made in zip(found, member.made, strict=True):
+            assert completed(replayed, made) == made
+        again.read_state(member._state_at)
+        assert digest(again.snapshot) == digest(member.core.snapshot)
+
+    def listed(self, node: str, seq: int) -> tuple[Allocation, ...]:
+        record = self.ledger.records[seq - 1]
+        assert record.subject == subjects.ledger_node(node)
+        return codec.decode_as(NodeRecord, record.payload).data.allocations
+
     # Trouble
 
     def kill(self, place: int) -> None:
@@ -417,6 +459,7 @@ class World:
         self.flights = [flight for flight in self.flights if flight.owner is not dead]
         self.state.publish(subjects.state("allocator", dead.core.name), b"")
         self.members[place] = self._member()
+        self.think_again(dead)
 
     def poison(self, node: str) -> None:
         self.poisoned[node] = self.good.get(node)
@@ -488,12 +531,13 @@ class World:
         return found
 
 
-def digest(core: Core) -> str:
+def digest(snapshot: Snapshot) -> str:
     """Return the snapshot's digest, without the sequences that an allocator's own additions cannot know at first."""
     for node in NODES:
-        allocations = core.snapshot.allocations(node)
-        core.snapshot.set_allocations(node, [msgspec.structs.replace(a, since=0) for a in allocations])
-    return core.snapshot.digest()
+        allocations = snapshot.allocations(node)
+        if not snapshot.host(node).frozen:
+            snapshot.set_allocations(node, [msgspec.structs.replace(a, since=0) for a in allocations])
+    return snapshot.digest()
 
 
 picks = st.integers(0, 5)
@@ -643,9 +687,10 @@ class Allocators(RuleBasedStateMachine):
                 assert not trial.place(pod), f"{uid} waits, for {pod.reason}, and there is room for it"
         for member in world.members:
             core = member.core
-            assert digest(core) == digest(fresh)
+            assert digest(core.snapshot) == digest(fresh.snapshot)
             assert (core.pending, core.busy, core.tokens()) == (0, 0, [])
             assert not [uid for uid in core.cluster.waiting.all() if uid in places]
+            world.think_again(member)
 
     def check_pod(self, uid: str, places: list[str]) -> None:
         world = self.world

@@ -195,6 +195,11 @@ class Snapshot:
         node = self.node_of(pod_uid)
         return self._hosts[node].allocations[pod_uid] if node else None
 
+    def held(self, node: str, pod_uid: str) -> Allocation | None:
+        """Return what a pod holds on one node."""
+        host = self._hosts.get(node)
+        return host.allocations.get(pod_uid) if host else None
+
     def allocations(self, node: str) -> tuple[Allocation, ...]:
         """Return all allocations of a node in order of pod UID."""
         host = self._hosts.get(node)

@@ -1,0 +1,119 @@
+"""Thinks again what an allocator thought: the same engine over the same snapshot, step by step through its journal.
+
+Pure: turns, records of STATE and the allocations of ledger records go in, decisions come out.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+
+from bus.errors import UndecodableError
+from bus.follower import Record
+from consumers.allocator.cluster import Cluster
+from consumers.allocator.decider import Decider
+from schemas.decision import Decision
+from schemas.journal import Adopt, Count, Drop, Free, Freeze, Place, Saw, Step, Turn
+from schemas.ledger import Allocation
+from schemas.pod import Release, Schedule
+
+
+class JournalGapError(Exception):
+    """A turn is missing: what follows cannot be thought again."""
+
+
+class Replay:
+    """One allocator.
+
+    Args:
+        name: The allocator.
+        state: What STATE has said of pools, nodes and GPUs, in its order; read as far as each decision had seen it.
+        held: Allocations that the ledger record of a node at a sequence lists.
+    """
+
+    def __init__(self, name: str, state: Sequence[Record], held: Callable[[str, int], Iterable[Allocation]]) -> None:
+        self.name = name
+        self.cluster = Cluster()
+        self.snapshot = self.cluster.snapshot
+        self._decider = Decider(name, self.cluster, lambda: 0)
+        self._state = state
+        self._held = held
+        self._read = 0
+        self._turns = 0
+
+    def play(self, turn: Turn) -> Iterator[Decision]:
+        """Yield the decisions of the next turn, in order, complete but for what only the clock and commands know.
+
+        Duration and earlier attempts are blank, and of a pod that gives back what it held only UID, node and GPUs are told.
+
+        Raises:
+            JournalGapError: It is not the next turn.
+        """
+        if turn.number != self._turns + 1 or turn.decided != self._decider.ordinal:
+            raise JournalGapError(
+                f"turn {turn.number} of {self.name} follows turn {self._turns}: the journal does not hold all in between"
+            )
+        self._turns = turn.number
+        for step in turn.steps:
+            decision = self._take(step)
+            if decision is not None:
+                yield decision
+
+    def _take(self, step: Step) -> Decision | None:
+        match step:
+            case Saw():
+                self._see(step)
+            case Count(namespace, held, promised):
+                self.cluster.quotas.assume(namespace, held, promised)
+            case Place():
+                return self._place(step)
+            case Free(uid, node):
+                return self._free(uid, node)
+            case Drop(uid, node):
+                self.snapshot.remove(node, uid)
+            case Adopt(node, seq):
+                self.snapshot.set_allocations(node, self._held(node, seq) if seq else ())
+            case Freeze(node):
+                self.snapshot.freeze(node)
+        return None
+
+    def read_state(self, seq: int) -> None:
+        """Take in what STATE had said up to a sequence."""
+        while self._read < len(self._state) and self._state[self._read].seq <= seq:
+            with contextlib.suppress(UndecodableError):  # what cannot be read counts as the allocator counted it
+                self.cluster.on_state(self._state[self._read])
+            self._read += 1
+
+    def _see(self, saw: Saw) -> None:
+        self.read_state(saw.state)
+        self.cluster.state_seq, self.cluster.ledger_seq = saw.state, saw.ledger
+        self._decider.move((saw.part, saw.parts))
+
+    def _place(self, step: Place) -> Decision:
+        command = Schedule(namespace=step.namespace, name=step.name, uid=step.pod_uid, request=step.request)
+        decision, held = self._decider.place(command)
+        if held is not None:
+            self.snapshot.add(decision.node, held)
+        return decision
+
+    def _free(self, uid: str, node: str) -> Decision:
+        held = self.snapshot.held(node, uid)
+        command = Release(namespace="", name="", uid=uid, pool="", reason="")
+        decision = self._decider.release(command, "", node, held.gpus if held is not None else ())
+        self.snapshot.remove(node, uid)
+        return decision
+
+
+def completed(replayed: Decision, said: Decision) -> Decision:
+    """Return a replayed decision with what a replay takes on trust: duration, earlier attempts, and whose command freed what."""
+    decision = msgspec.structs.replace(replayed, attempts=said.attempts, duration_us=said.duration_us)
+    if said.outcome != "released" or replayed.outcome != "released":
+        return decision
+    return msgspec.structs.replace(
+        decision,
+        namespace=said.namespace,
+        name=said.name,
+        pool=said.pool,
+        reason=said.reason,
+        message=said.message,
+    )

@@ -1,0 +1,103 @@
+"""Ledger records by sequence, read as they are needed and forgotten when nobody can ask for them any more."""
+
+from collections.abc import AsyncGenerator, Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from bus import codec, subjects
+from bus.connection import Bus
+from bus.errors import UndecodableError
+from bus.follower import Record
+from bus.history import batches
+from bus.streams import LEDGER
+from schemas.ledger import Allocation, NodeRecord
+
+KEPT: Final = 8192
+"""Records kept without looking which of them are still needed."""
+
+
+class _Stored(msgspec.Struct):
+    data: bytes = b""
+
+
+class _Got(msgspec.Struct):
+    message: _Stored
+
+
+_got = msgspec.json.Decoder(_Got)
+
+Seen = Callable[[Record, str, NodeRecord | None, str], None]
+"""Takes a record, its node, what it says (None: the node's record was deleted) and why it cannot be read, if so."""
+
+
+class LedgerReader:
+    """Reads the ledger forwards.
+
+    Args:
+        bus: The connection.
+        seen: Called with every record once, in stream order.
+
+    Attributes:
+        seq: Sequence up to which it has been read.
+    """
+
+    def __init__(self, bus: Bus, seen: Seen) -> None:
+        self._bus = bus
+        self._seen = seen
+        self._records: AsyncGenerator[list[Record]] = batches(bus, LEDGER, ["gpubus.ledger.node.>"])
+        self._held: dict[int, tuple[Allocation, ...]] = {}
+        self._newest: dict[str, int] = {}
+        self._ended = False
+        self.seq = 0
+
+    async def read_to(self, seq: int | None) -> None:
+        """Read at least up to a sequence; None reads to the end."""
+        while not self._ended and (seq is None or self.seq < seq):
+            batch = await anext(self._records, None)
+            if batch is None:
+                self._ended = True
+                return
+            for record in batch:
+                self._take(record)
+            self.seq = batch[-1].seq
+
+    def _take(self, record: Record) -> None:
+        data, problem, node = None, "", record.subject
+        try:
+            node = subjects.names(record.subject)[-1]
+            data = None if record.deleted else codec.decode_as(NodeRecord, record.payload).data
+            if data is not None:
+                codec.check_name(data.node, node)
+        except (UndecodableError, ValueError) as error:
+            problem = str(error)
+        else:
+            self._held[record.seq] = data.allocations if data is not None else ()
+        self._newest[record.subject] = record.seq
+        self._seen(record, node, data, problem)
+
+    async def fetch(self, seqs: Iterable[int]) -> None:
+        """Have records at hand that have been forgotten.
+
+        Raises:
+            ApiError: The stream holds one of them no more.
+            UndecodableError: One cannot be read.
+        """
+        for seq in seqs:
+            if seq not in self._held:
+                found = _got.decode(await self._bus.api(f"STREAM.MSG.GET.{LEDGER}", {"seq": seq})).message.data
+                self._held[seq] = codec.decode_as(NodeRecord, found).data.allocations if found else ()
+
+    def forget(self, before: int) -> None:
+        """Nobody is likely to ask for a record below ``before`` that is not its node's newest."""
+        if len(self._held) > KEPT:
+            newest = set(self._newest.values())
+            self._held = {seq: held for seq, held in self._held.items() if seq >= before or seq in newest}
+
+    def allocations(self, _node: str, seq: int) -> tuple[Allocation, ...]:
+        """Return what the record at a sequence lists."""
+        return self._held[seq]
+
+    async def close(self) -> None:
+        """Stop reading."""
+        await self._records.aclose()

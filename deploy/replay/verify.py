@@ -1,0 +1,163 @@
+"""Takes every allocator through its journal again and compares what it decides with what is on record."""
+
+from collections.abc import AsyncGenerator
+
+import msgspec
+
+from bus import codec
+from bus.connection import Bus
+from bus.errors import ApiError, UndecodableError
+from bus.follower import Record
+from bus.history import batches, newest, past_state
+from bus.invariants import LedgerChecker, Violation
+from bus.streams import DECISION, JOURNAL, LEDGER, stream_info
+from consumers.allocator.engine import ENGINE_VERSION
+from consumers.allocator.replay import JournalGapError, Replay
+from deploy.replay.comparison import Comparison, Difference
+from deploy.replay.ledger import LedgerReader
+from schemas.event import Event
+from schemas.journal import Adopt, Turn
+from schemas.ledger import NodeRecord
+
+STATE_KINDS = ("pool", "node", "gpu", "quota")
+
+
+_announced = msgspec.json.Decoder(Event[msgspec.Raw])
+
+
+class Verdict(msgspec.Struct, kw_only=True):
+    """What became of all decisions on record.
+
+    Attributes:
+        decisions: Decisions in the log, each counted once.
+        reproduced: Those that came out the same, bit for bit.
+        different: Records of decisions that came out otherwise.
+        differences: The first ten of them.
+        unexplained: Decisions that no journal leads to: it is older, or lacks a turn.
+        other_engine: Decisions that were made under other rules than those of this version.
+        violations: Ledger records that break a rule: allocations move without a change that says so.
+        undecodable: Records that cannot be read.
+        attempts: Placements that were overtaken by another allocator, told by a later decision and reproduced too.
+        unheard: Decisions that never took effect, because their allocator died or left the pod to others.
+        allocators: Allocators with a journal.
+        notes: What could not be followed, and why.
+    """
+
+    decisions: int = 0
+    reproduced: int = 0
+    different: int = 0
+    differences: list[Difference] = []
+    unexplained: int = 0
+    other_engine: int = 0
+    violations: list[Violation] = []
+    undecodable: int = 0
+    attempts: int = 0
+    unheard: int = 0
+    allocators: int = 0
+    notes: list[str] = []
+
+
+class Verifier:
+    """One pass over JOURNAL, LEDGER and DECISION."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._comparison = Comparison()
+        self._checker = LedgerChecker(None)
+        self._ledger = LedgerReader(bus, self._on_ledger)
+        self._state: list[Record] = []
+        self._minds: dict[str, Replay] = {}
+        self._left: set[str] = set()
+        self.verdict = Verdict()
+
+    async def run(self) -> Verdict:
+        """Read everything and return what is found.
+
+        Raises:
+            BusError: A stream cannot be read.
+        """
+        state = (await stream_info(self._bus, LEDGER)).state
+        self._checker = LedgerChecker(None, complete=state.messages == state.last_seq)
+        self._state = await past_state(self._bus, STATE_KINDS)
+        last = {record.subject: record.seq for record in (await newest(self._bus, JOURNAL, ["gpubus.journal.*"]))[0]}
+        decisions = batches(self._bus, DECISION, ["gpubus.decision.>"])
+        try:
+            async for batch in batches(self._bus, JOURNAL, ["gpubus.journal.*"]):
+                for record in batch:
+                    await self._on_turn(record, last=last.get(record.subject) == record.seq)
+                await self._announced_until(decisions, batch[-1].time_ns)
+            await self._ledger.read_to(None)
+            await self._announced_until(decisions, None)
+        finally:
+            await decisions.aclose()
+            await self._ledger.close()
+        return self._sum_up()
+
+    async def _on_turn(self, record: Record, *, last: bool) -> None:
+        try:
+            turn = codec.decode_as(Turn, record.payload).data
+        except UndecodableError as error:
+            self.verdict.undecodable += 1
+            self.verdict.notes.append(f"JOURNAL {record.seq}: {error.reason}")
+            return
+        name = turn.allocator
+        if name in self._left:
+            return
+        if turn.engine != ENGINE_VERSION:
+            self._leave(
+                name, f"{name} decided by the rules of engine {turn.engine}, and this is engine {ENGINE_VERSION}"
+            )
+            return
+        mind = self._minds.get(name)
+        if mind is None:
+            self.verdict.allocators += 1
+            mind = self._minds[name] = Replay(name, self._state, self._ledger.allocations)
+        needed = [step.seq for step in turn.steps if isinstance(step, Adopt) and step.seq]
+        await self._ledger.read_to(max(needed, default=0))
+        try:
+            await self._ledger.fetch(needed)
+            for decision in mind.play(turn):
+                self._comparison.computed(decision)
+        except (JournalGapError, ApiError, UndecodableError) as error:
+            self._leave(name, f"{name} cannot be followed beyond JOURNAL {record.seq}: {error}")
+        if last:
+            self._minds.pop(name, None)
+        self._ledger.forget(min((mind.cluster.ledger_seq for mind in self._minds.values()), default=0))
+
+    def _leave(self, name: str, why: str) -> None:
+        self._left.add(name)
+        self._minds.pop(name, None)
+        self.verdict.notes.append(why)
+
+    def _on_ledger(self, record: Record, node: str, data: NodeRecord | None, problem: str) -> None:
+        if problem:
+            self.verdict.undecodable += 1
+            self.verdict.notes.append(f"LEDGER {record.seq}: {problem}")
+            return
+        self._checker.check(record.seq, node, data)
+        for change in data.changes if data is not None else ():
+            self._comparison.recorded(LEDGER, record.seq, bytes(change.decision))
+
+    async def _announced_until(self, decisions: AsyncGenerator[list[Record]], time_ns: int | None) -> None:
+        while (batch := await anext(decisions, None)) is not None:
+            for record in batch:
+                try:
+                    raw = _announced.decode(record.payload).data
+                except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                    self.verdict.undecodable += 1
+                    self.verdict.notes.append(f"DECISION {record.seq}: {error}")
+                    continue
+                self._comparison.recorded(DECISION, record.seq, bytes(raw))
+            if time_ns is not None and batch[-1].time_ns >= time_ns:
+                return
+
+    def _sum_up(self) -> Verdict:
+        found, compared = self.verdict, self._comparison
+        unexplained = compared.unexplained
+        found.reproduced, found.different = compared.reproduced, compared.different
+        found.differences, found.violations = compared.differences, self._checker.violations
+        found.undecodable += compared.undecodable
+        found.attempts, found.unheard = compared.attempts, compared.unheard
+        found.unexplained = len(unexplained)
+        found.decisions = compared.reproduced + compared.wrong + len(unexplained)
+        return found

@@ -1,0 +1,88 @@
+"""What an allocator was asked and what it knew, in the order in which its mind took it in: enough to think it all again.
+
+The ledger and the decisions say what was decided; they cannot say what else had been placed in memory at that moment, since
+a placement that is overtaken, or whose allocator dies, never reaches them. So each allocator writes down its *turns*: every
+step that changed its view or asked for a decision. What the bus holds anyway is referred to by sequence and not repeated.
+
+Steps are arrays in JSON, their first element the kind, because there are several for every decision. Fields may be added at
+the end of a step, and kinds of step; a reader that meets a kind it does not know must stop.
+"""
+
+import msgspec
+
+from schemas.cluster import Amount
+from schemas.pod import GpuRequest
+from schemas.quota import Usage
+
+
+class Saw(msgspec.Struct, frozen=True, array_like=True, tag="saw", gc=False):
+    """How far the streams had been read, and the allocator's part of the nodes; holds for the decisions that follow."""
+
+    state: Amount
+    ledger: Amount
+    part: Amount
+    parts: Amount
+
+
+class Count(msgspec.Struct, frozen=True, array_like=True, tag="count", gc=False):
+    """What counted against the quota of a namespace: held by the ledger, and promised by this allocator beyond it."""
+
+    namespace: str
+    held: Usage
+    promised: Usage
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True, tag="place", gc=False):
+    """A pod was to be placed: a decision. If it found a node, what it granted there counts from then on."""
+
+    namespace: str
+    name: str
+    pod_uid: str
+    request: GpuRequest
+
+
+class Free(msgspec.Struct, frozen=True, array_like=True, tag="free", gc=False):
+    """A pod was to give back what it held: a decision. It holds nothing on ``node`` from then on; empty: it held nothing."""
+
+    pod_uid: str
+    node: str
+
+
+class Drop(msgspec.Struct, frozen=True, array_like=True, tag="drop", gc=False):
+    """What a pod held on a node counts no more, without a new decision."""
+
+    pod_uid: str
+    node: str
+
+
+class Adopt(msgspec.Struct, frozen=True, array_like=True, tag="adopt", gc=False):
+    """The node holds what its ledger record at ``seq`` lists and nothing else; 0: nothing."""
+
+    node: str
+    seq: Amount
+
+
+class Freeze(msgspec.Struct, frozen=True, array_like=True, tag="freeze", gc=False):
+    """The node's newest ledger record cannot be read."""
+
+    node: str
+
+
+Step = Saw | Count | Place | Free | Drop | Adopt | Freeze
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of steps of one allocator.
+
+    Attributes:
+        allocator: Whose.
+        number: 1 for its first turn, and so on: a missing number means that its thoughts cannot be followed further.
+        decided: How many decisions it had made before: those in here have the ordinals behind.
+        engine: Version of the engine's rules.
+    """
+
+    allocator: str
+    number: Amount
+    decided: Amount
+    engine: str
+    steps: tuple[Step, ...]
