@@ -72,7 +72,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What members are made from.
 
     Attributes:
-        hash: :func:`consumers.updater.template.template_hash` of the rest.
+        hash: :func:`schemas.rollout_template.template_hash` of the rest.
         rendered: The rendered template, as JSON.
         revisions: Revision of each vendor's provider configuration.
     """
@@ -201,6 +201,10 @@ class Replace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Request to ``gpubus.rpc.rollout.replace``: make this member anew from the template.
 
     It may come again; ``uid`` is a precondition, so a member that was replaced already is left alone.
+
+    Attributes:
+        hash: What the new one is to be labelled with.
+        isolation: Isolation mode of an agent's node.
     """
 
     pool: str
@@ -209,6 +213,7 @@ class Replace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     uid: str
     template: Template
     hash: str
+    isolation: str = ""
 
 
 class Replaced(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -27,12 +27,19 @@ class KubeUnreachableError(KubeError):
         self.cause = cause
 
 
+class StatusCause(msgspec.Struct, frozen=True):
+    """One of the reasons of a refusal."""
+
+    message: str = ""
+
+
 class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
     """What a refusal is about."""
 
     kind: str = ""
     name: str = ""
     retry_after_seconds: int = 0
+    causes: tuple[StatusCause, ...] = ()
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -51,6 +58,7 @@ class KubeRefusedError(KubeError):
         code: HTTP status.
         reason: CamelCase word, such as ``AlreadyExists``.
         kind: Resource that it is about; ``pods/binding`` for a pod that has its node already.
+        causes: What led to it, such as the disruption budget that forbids an eviction.
         retry_after_s: Seconds after which to try again; 0 when it does not say.
     """
 
@@ -61,6 +69,7 @@ class KubeRefusedError(KubeError):
         self.reason = status.reason
         self.message = status.message
         self.kind = status.details.kind
+        self.causes = tuple(cause.message for cause in status.details.causes if cause.message)
         self.retry_after_s = status.details.retry_after_seconds
 
     @property

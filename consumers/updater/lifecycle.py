@@ -19,8 +19,8 @@ import msgspec
 from consumers.updater.health import IsCurrent, Verdict, find_trouble, judge_batch, some
 from consumers.updater.plan import FULL, plan_batch
 from consumers.updater.progress import ACTIVE, UNDER_WAY, busy, fresh, phase_of, stop_clock
-from consumers.updater.template import member_hashes
 from schemas.rollout import BatchMember, ComponentSpec, Member, Reason, Rollout, Step, Template
+from schemas.rollout_template import member_hashes
 from schemas.windows import is_open, next_opening
 
 
@@ -81,7 +81,9 @@ class _Step:
         self.outdated = [member for member in self.members.values() if not self._is_done(member)]
 
     def _is_done(self, member: Member) -> bool:
-        return self.is_current(member) or (member.name in self.record.skipped and not member.ready)
+        # One without a UID has yet to be made, and will be made from what is wanted.
+        left_out = member.name in self.record.skipped and not member.ready
+        return self.is_current(member) or left_out or not member.uid
 
     def next(self) -> Rollout | None:
         """Return the next revision."""

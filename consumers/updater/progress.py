@@ -1,13 +1,14 @@
 """How far a rollout is: its phases, its clock, and the members that are under way. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 
 from consumers.updater.health import some
-from schemas.rollout import BatchMember, Phase, Reason, Replaced, Rollout, UpdatePolicy
+from schemas.rollout import BatchMember, Member, Phase, Reason, Replaced, Rollout, UpdatePolicy
+from schemas.rollout_template import member_hashes
 
 RETRY: Final = timedelta(seconds=5)
 """When members that could not be replaced are tried again."""
@@ -15,6 +16,13 @@ RETRY: Final = timedelta(seconds=5)
 UNDER_WAY: Final[frozenset[Phase]] = frozenset({"canary", "batch"})
 ACTIVE: Final[frozenset[Phase]] = UNDER_WAY | {"planned", "window", "interval"}
 """Phases in which a rollout goes on by itself."""
+
+
+def count(record: Rollout, members: Iterable[Member]) -> tuple[int, int]:
+    """Return how many members run what the record brings them to, and how many there are, now and not at its last step."""
+    hash_of = member_hashes(record.target)
+    owned = [member for member in members if member.owned]
+    return sum(member.hash == hash_of(member) for member in owned), len(owned)
 
 
 def fresh(record: Rollout, now: datetime) -> dict[str, Any]:

@@ -25,12 +25,12 @@ from bus.tasks import end
 from bus.worker import Done, Outcome, Worker
 from consumers.updater.lifecycle import advance
 from consumers.updater.progress import due, replaced, to_replace
-from consumers.updater.template import member_hashes
 from consumers.updater.view import LEDGER_FILTERS, STATE_FILTERS, Key, View, key_of
 from schemas.deadletter import DeadLetter
 from schemas.event import Event, utc
 from schemas.registry import Tick
 from schemas.rollout import BatchMember, Replace, Replaced, Rollout
+from schemas.rollout_template import member_hashes
 
 log = logging.getLogger("gpubus.updater")
 
@@ -226,7 +226,7 @@ class Updater:
                 return Replaced(outcome="gone")
             request = Replace(
                 pool=record.pool, component=record.component, name=one.name, uid=one.uid, template=record.target,
-                hash=hash_of(member),
+                hash=hash_of(member), isolation=member.isolation,
             )  # fmt: skip
             async with self._slots:
                 try:

@@ -1,4 +1,4 @@
-"""``gpubus run watcher`` and ``gpubus run binder``: the roles that speak to a Kubernetes cluster."""
+"""``gpubus run watcher``, ``binder`` and ``actuator``: the roles that speak to a Kubernetes cluster."""
 
 import os
 from pathlib import Path
@@ -52,6 +52,23 @@ def binder(
     Example: gpubus run binder --nats nats://nats.gpubus.svc:4222 --kubeconfig ~/.kube/config
     """
     _play("binder", nats, kubeconfig, name, replicas, exit_with_stdin=exit_with_stdin)
+
+
+@app.command("actuator")
+def actuator(
+    *,
+    nats: NatsOption = None,
+    kubeconfig: KubeconfigOption = None,
+    name: NameOption = None,
+    replicas: ReplicasOption = 1,
+    exit_with_stdin: StdinOption = False,
+) -> None:
+    """Replace agents, workers and clients in the API server when the updater asks for it, until SIGTERM.
+
+    \b
+    Example: gpubus run actuator --nats nats://nats.gpubus.svc:4222 --kubeconfig ~/.kube/config
+    """
+    _play("actuator", nats, kubeconfig, name, replicas, exit_with_stdin=exit_with_stdin)
 
 
 def _play(

@@ -3,10 +3,10 @@
 import getpass
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
@@ -15,6 +15,8 @@ from deploy.cli.errors import InputError, NotFoundError
 from deploy.cli.output import clean, instant, make_console, make_table, print_json, show_fields, show_table, warn
 
 if TYPE_CHECKING:
+    import msgspec
+
     from bus.connection import Bus
     from bus.follower import Record
     from schemas.rollout import Rollout
@@ -39,6 +41,7 @@ PoolArgument = Annotated[str, typer.Argument(metavar="POOL", help="The pool.")]
 ComponentArgument = Annotated[
     str, typer.Argument(metavar="COMPONENT", help="Which of its parts: hypervisor, worker or client.")
 ]
+T = TypeVar("T", bound="msgspec.Struct")
 Order = Callable[["Rollout", datetime, str], "Rollout"]
 
 
@@ -179,34 +182,45 @@ def _check(component: str) -> None:
 
 
 async def _newest(nats: list[str] | None, store: Path | None) -> list["Rollout"]:
+    import msgspec
+
     from bus.history import newest
-    from bus.streams import LEDGER
+    from bus.streams import LEDGER, STATE
+    from consumers.updater.progress import count
+    from schemas.rollout import Member, Rollout
 
     async with open_bus(nats, store) as bus:
         records, _ = await newest(bus, LEDGER, ["gpubus.ledger.rollout.>"])
-    return sorted(_decoded(records), key=lambda record: (record.pool, record.component))
+        runs, _ = await newest(bus, STATE, ["gpubus.state.member.>"])
+    members = _decoded(runs, Member)
+    found = []
+    for record in _decoded(records, Rollout):
+        theirs = [one for one in members if (one.pool, one.component) == (record.pool, record.component)]
+        updated, total = count(record, theirs)
+        found.append(msgspec.structs.replace(record, updated=updated, total=total))
+    return sorted(found, key=lambda record: (record.pool, record.component))
 
 
 async def _history(pool: str, component: str, nats: list[str] | None, store: Path | None) -> list["Rollout"]:
     from bus.history import read
     from bus.streams import LEDGER
     from bus.subjects import ledger_rollout
+    from schemas.rollout import Rollout
 
     records: list[Record] = []
     async with open_bus(nats, store) as bus:
         await read(bus, LEDGER, [ledger_rollout(pool, component)], records.append)
-    return _decoded(record for record in records if not record.deleted)
+    return _decoded([record for record in records if not record.deleted], Rollout)
 
 
-def _decoded(records: Any) -> list["Rollout"]:
+def _decoded(records: Iterable["Record"], struct: type[T]) -> list[T]:
     from bus.codec import decode_as
     from bus.errors import UndecodableError
-    from schemas.rollout import Rollout
 
-    good: list[Rollout] = []
+    good: list[T] = []
     for record in records:
         try:
-            good.append(decode_as(Rollout, record.payload).data)
+            good.append(decode_as(struct, record.payload).data)
         except UndecodableError as error:
             warn(f"the record {record.subject} at {record.seq} cannot be read: {error.reason}")
     return good

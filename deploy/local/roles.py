@@ -72,13 +72,23 @@ async def binder(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event)
         await Binder(bus, client, name).run(stop, ready=ready)
 
 
+async def actuator(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
+    """Replace members of rollouts in the API server."""
+    from bus.kube.client import Client
+    from consumers.updater.actuator import Actuator
+
+    del name  # whoever is asked does the same
+    async with await Client.connect() as client:
+        await Actuator(bus, client).run(stop, ready=ready)
+
+
 ROLES: Final[dict[str, Role]] = {"allocator": allocator, "updater": updater}
 """Roles that need a bus only."""
 
 METRICS_ROLES: Final[dict[str, Role]] = {"recorder": recorder, "alerter": alerter, "notifier": notifier}
 """Roles that need a metrics store or an Alertmanager too; :mod:`deploy.local.monitoring` says how they are named."""
 
-CLUSTER_ROLES: Final[dict[str, Role]] = {"watcher": watcher, "binder": binder}
+CLUSTER_ROLES: Final[dict[str, Role]] = {"watcher": watcher, "binder": binder, "actuator": actuator}
 """Roles that need a Kubernetes cluster too; ``KUBECONFIG`` or the pod's service account says which."""
 
 

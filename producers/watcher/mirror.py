@@ -29,6 +29,8 @@ FILTERS: Final = (
     "gpubus.state.pool.*",
     "gpubus.state.quota.*.*",
     "gpubus.state.config.*.*.*",
+    "gpubus.state.component.*.*",
+    "gpubus.state.member.*.*.*",
 )
 
 CATCH_UP_S: Final = 5.0

@@ -51,6 +51,10 @@ class Nodes:
         """Return the names of all nodes."""
         return list(self._nodes)
 
+    def get(self, name: str) -> KubeNode | None:
+        """Return a node as the API server says it."""
+        return self._nodes.get(name)
+
     def version(self, name: str) -> int:
         """Return the version since which a node, with the pods on it, is as it is."""
         return self._versions.get(name, self.listed_at)

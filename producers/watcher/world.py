@@ -9,20 +9,24 @@ import msgspec
 
 from bus import subjects
 from producers.watcher import volumes
+from producers.watcher.members import HYPERVISOR, Members
 from producers.watcher.nodes import Nodes, Seat
 from producers.watcher.plan import Outgoing, Stored, commands, digest, fact, known, refusal
 from producers.watcher.reading import Refusal, project, read_request
 from producers.watcher.volumes import Claims, Volumes
 from schemas.dialects import RequestError
 from schemas.kube.annotations import claimed_gpus, read_allocation
+from schemas.kube.components import VENDOR
 from schemas.kube.core import KubePod
 from schemas.kube.defaults import SCHEDULERS, Settings, Shelf
+from schemas.kube.isolation import isolation_of
 from schemas.kube.quotas import native_quota, tensorfusion_quota
 from schemas.kube.resources import ResourceQuota
 from schemas.kube.views import amounts_of
 from schemas.pod import Pod
 from schemas.quantity import QuantityError
 from schemas.quota import Budget, Quota
+from schemas.rollout import COMPONENTS, Member
 
 log = logging.getLogger("gpubus.watcher")
 
@@ -34,8 +38,10 @@ NODE: Final = "node"
 POOL: Final = "pool"
 QUOTA: Final = "quota"
 CONFIG: Final = "config"
+COMPONENT: Final = "component"
+MEMBER: Final = "member"
 
-KINDS: Final = {POD: 2, NODE: 1, POOL: 1, QUOTA: 2, CONFIG: 3}
+KINDS: Final = {POD: 2, NODE: 1, POOL: 1, QUOTA: 2, CONFIG: 3, COMPONENT: 2, MEMBER: 3}
 """What is told, and how many names each has: a custom resource those of its kind, namespace and itself."""
 
 NATIVE: Final = "ResourceQuota"
@@ -67,6 +73,9 @@ class World:
         self.claims = Claims(self._on_asking)
         self.volumes = Volumes(self._on_asking)
         self.native_quotas: Shelf[ResourceQuota] = Shelf(NATIVE, self._on_settings)
+        self.members = Members(lambda key: self._mark(MEMBER, key))
+        self._agents_in: set[str] = set()
+        """Pools that have, or had, agents."""
         self._latest = 0  # up to here the view is complete: lists do not come in the order of versions
         self._asking: dict[Key, KubePod] = {}
         self._bound: dict[Key, KubePod] = {}
@@ -87,6 +96,7 @@ class World:
         key = (item.metadata.namespace, item.metadata.name)
         ours = item.spec.scheduler_name in SCHEDULERS
         self._sit(key, item, ours=ours)
+        self.members.put(item)
         self._gone.pop(key, None)
         if not ours:
             if key in self._there:  # a pod of ours was deleted, and another's took its name
@@ -105,6 +115,7 @@ class World:
         """The pod is no more."""
         key = (namespace, name)
         self._latest = max(self._latest, version)
+        self.members.gone(namespace, name, version)
         if key in self._seated:
             self._seated.discard(key)
             self.nodes.seat(key, None, version)
@@ -140,6 +151,8 @@ class World:
 
     def _on_node(self, name: str) -> None:
         self._mark(NODE, (name,))
+        for pool in self._agents_in:
+            self._mark(MEMBER, (pool, HYPERVISOR, name))
 
     def _on_settings(self, plural: str, namespace: str, name: str) -> None:
         """An object has changed, and what depends on it may be another now: nodes, pools, pods that still wait."""
@@ -151,11 +164,24 @@ class World:
             case "gpupools":
                 self._mark(POOL, (name,))
                 self.dirty |= dict.fromkeys(((NODE, (node,)) for node in self.nodes.names()), True)
+                self._on_components([name])
             case "schedulingconfigtemplates":
                 self.dirty |= dict.fromkeys(((POOL, (pool,)) for _, pool in self.settings.pools.items), True)
             case "gpuresourcequotas":
                 self._mark(QUOTA, (namespace, f"{TENSORFUSION}/{name}"))
+            case "providerconfigs":
+                self._on_components([pool for _, pool in self.settings.pools.items])
         self._on_asking()
+
+    def _on_components(self, pools: Iterable[str]) -> None:
+        """What pools want of their components, or which nodes have their agents, may be another now."""
+        for pool in pools:
+            self.dirty |= dict.fromkeys(((COMPONENT, (pool, component)) for component in COMPONENTS), True)
+            if self.settings.has_agents(pool):
+                self._agents_in.add(pool)
+        for pool in self._agents_in:
+            nodes = self.nodes.names()
+            self.dirty |= dict.fromkeys(((MEMBER, (pool, HYPERVISOR, node)) for node in nodes), True)
 
     def _on_asking(self) -> None:
         """What pods that still wait ask for may be read otherwise now."""
@@ -207,6 +233,14 @@ class World:
                 value, version = self.settings.pool(key[0]), self.settings.version(key[0])
             case "quota":
                 value, version = self._quota(*key)
+            case "component":
+                try:
+                    value, version = self.settings.component(*key), self.settings.component_version(key[0])
+                except RequestError as error:
+                    log.warning("pool %s: %s; what it wanted before stays in force", key[0], error)
+                    return None
+            case "member":
+                value, version = self._member(key)
             case _:
                 plural, namespace, name = key
                 value = self.settings.resource(plural, namespace, name)
@@ -226,6 +260,25 @@ class World:
             log.error("quota %s of namespace %s lets nothing in: %s", name, namespace, error)  # noqa: TRY400
             value = Quota(namespace=namespace, name=name, total=Budget(workers=0))
         return value, self.settings.quotas.version(namespace, own)
+
+    def _member(self, key: Key) -> tuple[Member | None, int]:
+        pool, component, name = key
+        version = self.members.version(key)
+        if component != HYPERVISOR:
+            return self.members.project(key), version
+        version = max(version, self.nodes.version(name))
+        node = self.nodes.get(name)
+        manager = self.settings.manager(pool, node) if node is not None else None
+        if node is None or manager is None:
+            return None, version
+        meta = node.metadata
+        member = self.members.project_agent(
+            key,
+            isolation=isolation_of(manager, meta.labels),
+            vendor=meta.labels.get(VENDOR, manager.default_vendor),
+            since=meta.creation_timestamp,
+        )
+        return member, version
 
     def done(self, kind: str, key: Key, version: int) -> None:
         """STATE says of an object what it was at ``version``, or something newer: forget what is needed no more."""

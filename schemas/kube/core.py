@@ -134,11 +134,30 @@ class PodCondition(_Read, frozen=True):
     message: str = ""
 
 
+class Waiting(_Read, frozen=True):
+    """Why a container does not run yet, or again."""
+
+    reason: str = ""
+
+
+class ContainerState(_Read, frozen=True):
+    """The state of a container, as far as it is waiting."""
+
+    waiting: Waiting | None = None
+
+
+class ContainerStatus(_Read, frozen=True):
+    """One container's status."""
+
+    state: ContainerState = ContainerState()
+
+
 class PodStatus(_Read, frozen=True):
     """``Pod.status``."""
 
     phase: Literal["Pending", "Running", "Succeeded", "Failed", "Unknown", ""] = "Pending"
     conditions: tuple[PodCondition, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
 
 
 ENDED: Final = ("Succeeded", "Failed")

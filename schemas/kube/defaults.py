@@ -20,8 +20,11 @@ from schemas.dialects import (
 from schemas.dialects import text as read
 from schemas.kube import resources as kube
 from schemas.kube.base import GROUP, Amounts, NodeSelector, NodeSelectorTerm, Resources, SelectorTerm
-from schemas.kube.core import ObjectMeta
+from schemas.kube.components import component_specs
+from schemas.kube.core import KubeNode, ObjectMeta
+from schemas.kube.pools import NodeManagerConfig
 from schemas.kube.selectors import selects
+from schemas.rollout import ComponentSpec
 
 SCHEDULERS: Final = ("tensor-fusion-scheduler", "hami-scheduler")
 """Pods that name one of these are ours to bind. Admission writes the name; whatever else a pod says, another one's is not."""
@@ -172,6 +175,36 @@ class Settings:
         item = self.pools.items.get(("", name))
         template = item.spec.scheduling_config_template if item is not None else ""
         return max(self.pools.version("", name), self.templates.version("", template) if template else 0)
+
+    def component(self, pool: str, component: str) -> ComponentSpec | None:
+        """Return what a pool wants of one of its components; None if it configures none, or there is no such pool.
+
+        Raises:
+            RequestError: Its update policy cannot be followed.
+        """
+        item = self.pools.items.get(("", pool))
+        if item is None:
+            return None
+        # A generation changes with the specification alone.
+        revisions = {one.spec.vendor: str(one.metadata.generation) for one in self.providers.items.values()}
+        return {str(name): spec for name, spec in component_specs(pool, item.spec, revisions).items()}.get(component)
+
+    def component_version(self, pool: str) -> int:
+        """Return the version since which :meth:`component` returns what it does."""
+        providers = [self.providers.version(*key) for key in self.providers.items]
+        return max(self.pools.version("", pool), *providers, 0)
+
+    def manager(self, pool: str, node: KubeNode) -> NodeManagerConfig | None:
+        """Return how a pool keeps its nodes, if the node is one of those that have an agent of it."""
+        if not self.has_agents(pool) or self.pool_of(node.metadata.labels, node.metadata.name) != pool:
+            return None
+        return self.pools.items["", pool].spec.node_manager_config
+
+    def has_agents(self, pool: str) -> bool:
+        """Return whether a pool configures agents."""
+        item = self.pools.items.get(("", pool))
+        config = item.spec.component_config if item is not None else None
+        return config is not None and config.hypervisor is not None
 
     def default_pool(self) -> str:
         """Return the pool that is annotated as the default, the first by name; empty when none is."""

@@ -117,7 +117,7 @@ class NodeCompaction(Contract, frozen=True):
 
 
 class MaintenanceWindow(Contract, frozen=True):
-    """When updates may run: cron expressions of five fields."""
+    """When updates may run: in every minute that one of these cron expressions of five fields matches."""
 
     includes: tuple[Annotated[str, msgspec.Meta(pattern=r"^((TZ|CRON_TZ)=\S+ )?\S+ \S+ \S+ \S+ \S+$")], ...] = ()
 
@@ -132,6 +132,8 @@ class RollingUpdatePolicy(Contract, frozen=True):
     batch_interval: Duration = "1s"
     max_duration: Duration = "10m"
     maintenance_window: MaintenanceWindow | None = None
+    canary: bool = True
+    ready_within: Duration = "5m"
 
 
 class NodeManagerConfig(Contract, frozen=True):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from schemas.kube.base import NodeSelector, SelectorTerm
+from schemas.kube.base import LabelSelector, NodeSelector, SelectorTerm
 from schemas.node_rules import whole_number
 
 
@@ -14,6 +14,13 @@ def selects(selector: NodeSelector, labels: Mapping[str, str], name: str) -> boo
         and all(_holds(one, labels) for one in term.match_expressions)
         and all(_holds(one, fields) for one in term.match_fields)
         for term in selector.node_selector_terms
+    )
+
+
+def selects_labels(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
+    """Return whether all of a label selector holds; an empty one matches everything."""
+    return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
+        _holds(one, labels) for one in selector.match_expressions
     )
 
 

@@ -14,10 +14,10 @@ from bus.follower import Follower, Record
 from bus.rpc import Service
 from bus.streams import LEDGER
 from consumers.updater.service import SERVICE
-from consumers.updater.template import make_template, member_hashes
 from schemas.event import Event
 from schemas.registry import TYPE_NAMES
 from schemas.rollout import ComponentSpec, Member, Replace, Replaced, Rollout, Template, UpdatePolicy
+from schemas.rollout_template import make_template, member_hashes
 from tests.conftest import eventually
 
 OLD, NEW, NEWER = (make_template({"image": f"agent:{n}"}) for n in (1, 2, 3))

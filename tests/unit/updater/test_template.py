@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.updater.template import make_template, member_hashes
 from schemas.rollout import Member
+from schemas.rollout_template import make_template, member_hashes
 
 RENDERED: dict[str, Any] = {"spec": {"containers": [{"name": "hypervisor", "image": "h:1"}], "hostNetwork": True}}
 

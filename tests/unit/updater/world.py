@@ -8,8 +8,8 @@ import msgspec
 
 from consumers.updater.lifecycle import Seen, advance
 from consumers.updater.progress import due, replaced, to_replace
-from consumers.updater.template import make_template, member_hashes
 from schemas.rollout import Component, ComponentSpec, Member, Replaced, Rollout, Template, UpdatePolicy
+from schemas.rollout_template import make_template, member_hashes
 
 START = datetime(2026, 3, 2, 12, tzinfo=UTC)
 OLD, NEW, NEWER, LAST = (make_template({"image": f"i:{n}"}) for n in (1, 2, 3, 4))

@@ -1,0 +1,175 @@
+"""The updater's hands in a Kubernetes cluster: replaces members when asked to, makes missing agents, and shows progress.
+
+It decides nothing, and any number of these processes share the requests: each is bound to a UID, so that it can come twice.
+It is a role of its own because it is the one that may delete pods.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+import msgspec
+
+from bus.connection import Bus
+from bus.errors import UndecodableError
+from bus.follower import Follower, Record
+from bus.kube.client import APPLY, Client, resource_path
+from bus.kube.errors import NOT_FOUND, KubeError, KubeRefusedError
+from bus.rpc import Service
+from bus.streams import LEDGER, STATE
+from bus.tasks import end
+from consumers.updater.agents import make_agent, replace_agent
+from consumers.updater.evictions import replace_client, replace_worker
+from consumers.updater.progress import count
+from consumers.updater.service import SERVICE
+from consumers.updater.status import pool_status
+from consumers.updater.view import LEDGER_FILTERS, STATE_FILTERS, Key, View
+from schemas.kube.base import API_VERSION
+from schemas.rollout import Replace, Replaced, Rollout
+from schemas.rollout_template import member_hashes
+
+log = logging.getLogger("gpubus.actuator")
+
+NAMESPACE: Final = "tensor-fusion-sys"
+"""Where agents run."""
+
+AGAIN_S: Final = 2.0
+"""When what the API server would not do is tried again."""
+
+GATHER_S: Final = 0.05
+
+
+class ActuatorStatistics(msgspec.Struct, frozen=True):
+    """Counters since the start."""
+
+    replaced: int
+    made: int
+    blocked: int
+    failed: int
+
+
+class Actuator:
+    """One actuator process.
+
+    Args:
+        bus: The connection; the streams must exist.
+        client: The API server.
+        namespace: Where agents run.
+    """
+
+    def __init__(self, bus: Bus, client: Client, *, namespace: str = NAMESPACE) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._view = View()
+        self._service = Service(bus, SERVICE, Replace, self._replace, concurrency=16)
+        self._state = Follower(bus, STATE, STATE_FILTERS, self._on_state)
+        self._ledger = Follower(bus, LEDGER, LEDGER_FILTERS, self._on_ledger, recreated=self._view.forget_records)
+        self._changed: set[Key] = set()
+        self._shown: dict[Key, bytes] = {}
+        self._wake = asyncio.Event()
+        self._replaced = self._made = self._blocked = self._failed = 0
+
+    async def run(self, stop: asyncio.Event, *, ready: asyncio.Event | None = None) -> None:
+        """Answer requests until ``stop`` is set."""
+        await self._state.start()
+        await self._ledger.start()
+        await self._service.start()
+        if ready is not None:
+            ready.set()
+        stopped, working = asyncio.create_task(stop.wait()), asyncio.create_task(self._working())
+        try:
+            await asyncio.wait([stopped, working], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await self._service.stop()
+            await end(stopped, working)
+            await self._state.stop()
+            await self._ledger.stop()
+        if not working.cancelled() and (error := working.exception()) is not None:
+            raise error
+
+    def _on_state(self, record: Record) -> None:
+        try:
+            self._look_at(self._view.on_state(record))
+        except UndecodableError as error:  # the updater buries it
+            log.info("%s at %d: %s", record.subject, record.seq, error)
+
+    def _on_ledger(self, record: Record) -> None:
+        try:
+            self._look_at(self._view.on_ledger(record))
+        except UndecodableError as error:
+            log.info("%s at %d: %s", record.subject, record.seq, error)
+
+    def _look_at(self, key: Key) -> None:
+        self._changed.add(key)
+        self._wake.set()
+
+    # Requests
+
+    async def _replace(self, request: Replace) -> Replaced:
+        try:
+            match request.component:
+                case "hypervisor":
+                    answer = await replace_agent(self._client, request, self._namespace)
+                case "worker":
+                    answer = await replace_worker(self._client, request)
+                case _:
+                    answer = await replace_client(self._client, request)
+        except KubeError as error:
+            self._failed += 1
+            return Replaced(outcome="blocked", message=str(error))
+        self._replaced += answer.outcome == "done"
+        self._blocked += answer.outcome == "blocked"
+        return answer
+
+    # Upkeep
+
+    async def _working(self) -> None:
+        while True:
+            await self._wake.wait()
+            await asyncio.sleep(GATHER_S)
+            self._wake.clear()
+            changed, self._changed = self._changed, set()
+            for key in sorted(changed):
+                record, _ = self._view.record(key)
+                if record is None:
+                    continue
+                try:
+                    await self._make_missing(key, record)
+                    await self._show(key, record)
+                except KubeError as error:
+                    self._failed += 1
+                    log.warning("%s of pool %s: %s; trying again", key[1], key[0], error)
+                    asyncio.get_running_loop().call_later(AGAIN_S, self._look_at, key)
+
+    async def _make_missing(self, key: Key, record: Rollout) -> None:
+        """Make the agents of nodes that have none: new nodes, and those whose agent somebody has deleted."""
+        seen = self._view.seen(key)
+        missing = [member for member in seen.members if not member.uid]
+        if key[1] != "hypervisor" or seen.spec is None or not missing:
+            return
+        hash_of = member_hashes(record.target)
+        for member in missing:
+            request = Replace(
+                pool=record.pool, component="hypervisor", name=member.name, uid="", template=record.target,
+                hash=hash_of(member), isolation=member.isolation,
+            )  # fmt: skip
+            answer = await make_agent(self._client, request, self._namespace)
+            self._made += answer.outcome == "done"
+
+    async def _show(self, key: Key, record: Rollout) -> None:
+        """Write progress into the pool's status; each component under a name of its own, so that none undoes another."""
+        body = msgspec.json.encode(pool_status(record, *count(record, self._view.seen(key).members)))
+        if self._shown.get(key) == body:
+            return
+        path = resource_path(API_VERSION, "gpupools", name=record.pool, subresource="status")
+        query = {"fieldManager": f"gpubus-{record.component}", "force": "true"}
+        try:
+            await self._client.call("PATCH", path, query=query, body=body, content_type=APPLY)
+        except KubeRefusedError as error:
+            if error.code != NOT_FOUND:
+                raise
+        self._shown[key] = body
+
+    def statistics(self) -> ActuatorStatistics:
+        """Return the counters of this actuator."""
+        return ActuatorStatistics(replaced=self._replaced, made=self._made, blocked=self._blocked, failed=self._failed)

@@ -1,0 +1,265 @@
+"""Rollouts in a real API server: agents of nodes, evictions under a disruption budget, and what the pool's status says."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from bus import codec, subjects
+from bus.connection import Bus
+from bus.follower import Follower, Record
+from bus.kube.client import MERGE, resource_path
+from bus.streams import LEDGER, STATE
+from deploy.cli.main import main
+from deploy.local.processes import RoleProcess
+from deploy.local.server import LocalServer
+from schemas.rollout import Member, Rollout
+from schemas.rollout_template import member_hashes
+from tests.conftest import eventually
+from tests.integration.cluster import POOL, Cluster
+from tests.integration.conftest import SYSTEM
+from tests.integration.kubelet import Kubelet, say_status
+
+pytestmark = pytest.mark.integration
+
+PATIENCE_S = 60.0
+Start = Callable[[str], Awaitable[RoleProcess]]
+
+
+class Log:
+    """Every revision of one rollout's record, and what is said of its members."""
+
+    def __init__(self, bus: Bus, component: str) -> None:
+        self.records: list[Rollout] = []
+        self.members: dict[str, Member] = {}
+        self._members = Follower(bus, STATE, [f"gpubus.state.member.{POOL}.{component}.*"], self._on_member)
+        self._follower = Follower(bus, LEDGER, [subjects.ledger_rollout(POOL, component)], self._on_record, since=1)
+
+    async def start(self) -> "Log":
+        await self._follower.start()
+        await self._members.start()
+        return self
+
+    def _on_member(self, record: Record) -> None:
+        if record.deleted:
+            self.members.pop(record.subject, None)
+        else:
+            self.members[record.subject] = codec.decode_as(Member, record.payload).data
+
+    async def ready(self, count: int) -> None:
+        """Wait until there are so many members, all ready, and the rollout is at rest."""
+        await eventually(lambda: [one.ready for one in self.members.values()] == [True] * count, PATIENCE_S)
+        await self.reaches("synced")
+
+    def _on_record(self, record: Record) -> None:
+        self.records.append(codec.decode_as(Rollout, record.payload).data)
+
+    async def reaches(self, phase: str, then: Callable[[Rollout], bool] = lambda _: True) -> Rollout:
+        def there() -> bool:
+            return bool(self.records) and self.records[-1].phase == phase and then(self.records[-1])
+
+        try:
+            await eventually(there, PATIENCE_S)
+        except TimeoutError:
+            raise AssertionError(f"not {phase}: {self.records[-1:]}") from None
+        return self.records[-1]
+
+
+@pytest.fixture
+async def start(server: LocalServer, bus: Bus, kubeconfig_of) -> AsyncIterator[Start]:
+    """Start roles in processes of their own, with the accounts that they have in production."""
+    del bus  # it declares the streams
+    running: list[RoleProcess] = []
+
+    async def begin(role: str) -> RoleProcess:
+        options = [] if role == "updater" else ["--kubeconfig", str(await kubeconfig_of(role))]
+        process = RoleProcess(role, [server.url], *options)
+        await process.start()
+        running.append(process)
+        return process
+
+    yield begin
+    for process in running:
+        await process.kill()
+
+
+def pool(config: dict[str, Any], **policy: Any) -> dict[str, Any]:
+    terms = [{"matchExpressions": [{"key": "pool", "operator": "In", "values": [POOL]}]}]
+    rolling = {"autoUpdateHypervisor": True, "autoUpdateClient": True, "batchPercentage": 20, "batchInterval": "1s"}
+    return {
+        "apiVersion": "tensor-fusion.ai/v1",
+        "kind": "GPUPool",
+        "metadata": {"name": POOL},
+        "spec": {
+            "nodeManagerConfig": {
+                "nodeSelector": {"nodeSelectorTerms": terms},
+                "nodePoolRollingUpdatePolicy": rolling | policy,
+            },
+            "componentConfig": config,
+        },
+    }
+
+
+def agents(image: str) -> dict[str, Any]:
+    container = {"name": "hypervisor", "image": "none", "resources": {"requests": {"cpu": "10m"}}}
+    template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 5}}
+    return {"hypervisor": {"image": image, "podTemplate": {"template": template}}}
+
+
+async def shows(cluster: Cluster, then: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """Wait until the pool's status shows something."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            found = await cluster.get("GPUPool", POOL, api="tensor-fusion.ai/v1")
+            if "componentStatus" in found.get("status", {}) and then(found["status"]):
+                return found["status"]
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+async def test_forty_nodes_in_five_batches_while_the_updater_and_its_hands_are_killed(
+    cluster: Cluster, bus: Bus, start
+) -> None:
+    names = [f"node-{number:02}" for number in range(40)]
+    await cluster.add_nodes(names)
+    await cluster.apply(pool(agents("agent:1")))
+    log = await Log(bus, "hypervisor").start()
+    async with Kubelet(cluster, SYSTEM) as kubelet:
+        updater, actuator, _ = [await start(role) for role in ("updater", "actuator", "watcher")]
+        await log.ready(40)
+        first = {name: list(uids) for name, uids in kubelet.made.items()}
+
+        await cluster.apply(pool(agents("agent:2"), canary=False))
+        for number in (1, 2):
+            await log.reaches("batch", lambda record, number=number: record.batches == number)
+            await updater.kill()
+            await actuator.kill()
+            await actuator.start()
+            await updater.start()
+        await log.reaches("interval", lambda record: record.batches == 3)
+        await updater.kill()
+        await updater.start()
+        await log.reaches("synced", lambda record: record.number == 1)
+        status = await shows(cluster, lambda status: status["componentStatus"].get("hypervisorConfigSynced", False))
+    assert set(kubelet.images.values()) == {"agent:2"}
+    assert {name: uids[:1] for name, uids in kubelet.made.items()} == first
+    assert {len(uids) for uids in kubelet.made.values()} == {2}  # nobody twice
+    assert kubelet.most_down == 8
+    batches = [record for record in log.records if record.step == "batch"]
+    assert [[one.name for one in record.batch] for record in batches] == [names[i : i + 8] for i in range(0, 40, 8)]
+    passed = [record.changed_at for record in log.records if record.step == "passed"]
+    for before, after in zip(passed, batches[1:], strict=True):
+        assert after.changed_at - before >= timedelta(seconds=1)
+    assert status["componentStatus"]["hypervisorUpdateProgress"] == 100
+    assert status["componentStatus"]["hypervisor"] == log.records[-1].target.hash
+
+
+async def test_a_crash_looping_image_stops_after_the_canary_and_rollback_restores_it_alone(
+    cluster: Cluster, bus: Bus, server: LocalServer, start
+) -> None:
+    await cluster.add_nodes([f"node-{number}" for number in range(5)])
+    await cluster.apply(pool(agents("agent:1")))
+    log = await Log(bus, "hypervisor").start()
+    async with Kubelet(cluster, SYSTEM) as kubelet:
+        kubelet.crashing = {"agent:bad"}
+        await asyncio.gather(*map(start, ("updater", "actuator", "watcher")))
+        await log.ready(5)
+        await cluster.apply(pool(agents("agent:bad")))
+        halted = await log.reaches("halted")
+        status = await shows(cluster, lambda status: status["conditions"][0]["reason"] == "CrashLooping")
+        (condition,) = status["conditions"]
+        assert (condition["type"], condition["status"]) == ("HypervisorsUpdated", "False")
+        assert condition["message"] == halted.message == f"crash looping with template {halted.target.hash}: node-0"
+        assert status["componentStatus"]["hypervisorUpdateProgress"] == 20
+        assert not status["componentStatus"].get("hypervisorConfigSynced", False)
+        code = await asyncio.to_thread(main, ("rollout", "rollback", POOL, "hypervisor", "--nats", server.url))
+        assert code == 0
+        await log.reaches("rolled-back")
+    assert set(kubelet.images.values()) == {"agent:1"}
+    assert {name: len(uids) for name, uids in kubelet.made.items()} == {
+        "node-0": 3, "node-1": 1, "node-2": 1, "node-3": 1, "node-4": 1,
+    }  # fmt: skip
+
+
+async def test_an_eviction_waits_for_the_disruption_budget_says_so_and_goes_on(
+    cluster: Cluster, bus: Bus, start
+) -> None:
+    await cluster.apply(pool({"client": {"remoteModeImage": "client:1"}}))
+    await cluster.create(
+        {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": {"name": "careful", "namespace": "default"},
+            "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": "training"}}},
+        }
+    )
+    log = await Log(bus, "client").start()
+    await asyncio.gather(*map(start, ("updater", "actuator", "watcher")))
+    try:
+        record = await log.reaches("synced")
+        pods = [await create_client(cluster, f"old-{number}", record) for number in range(2)]
+        await log.ready(2)
+        await allow(cluster, 0)
+        await cluster.apply(pool({"client": {"remoteModeImage": "client:2"}}))
+        blocked = await log.reaches("canary", lambda record: record.reason == "Blocked")
+        assert "disruption budget careful needs 2 healthy pods" in blocked.message
+        status = await shows(cluster, lambda status: status["conditions"][0]["message"] == blocked.message)
+        assert status["conditions"][0]["reason"] == "Updating"
+        assert {one["metadata"]["uid"] for one in await cluster.list("Pod", "default")} == set(pods)
+        for number in range(2):
+            await allow(cluster, 1)
+            await evicted(cluster, 1)
+            await create_client(cluster, f"new-{number}", log.records[-1])
+        await log.reaches("synced", lambda record: record.number > 0)
+    finally:
+        path = resource_path("policy/v1", "poddisruptionbudgets", "default", "careful")
+        await cluster.client.call("DELETE", path)
+    names = {one["metadata"]["name"] for one in await cluster.list("Pod", "default")}
+    assert names == {"new-0", "new-1"}
+
+
+async def create_client(cluster: Cluster, name: str, record: Rollout) -> str:
+    """Create a pod as its controller and admission would, ready, and return its UID."""
+    member = Member(
+        pool=POOL, component="client", name=f"default/{name}", uid="", hash="", created_at=record.changed_at
+    )
+    labels = {
+        "app": "training",
+        "tensor-fusion.ai/component": "client",
+        "tensor-fusion.ai/gpupool": POOL,
+        "tensor-fusion.ai/pod-template-hash": member_hashes(record.target)(member),
+    }
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "training", "uid": "a-b-c", "controller": True}
+    pod = await cluster.create(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default", "labels": labels, "ownerReferences": [owner]},
+            "spec": {"containers": [{"name": "main", "image": "none"}], "terminationGracePeriodSeconds": 0},
+        }
+    )
+    await say_status(cluster, pod)
+    return pod["metadata"]["uid"]
+
+
+async def allow(cluster: Cluster, disruptions: int) -> None:
+    """Say what the controller of disruption budgets would say."""
+    path = resource_path("policy/v1", "poddisruptionbudgets", "default", "careful", "status")
+    status = {
+        "observedGeneration": 1, "disruptionsAllowed": disruptions, "currentHealthy": 2, "desiredHealthy": 2,
+        "expectedPods": 2,
+    }  # fmt: skip
+    await cluster.client.call("PATCH", path, body=json.dumps({"status": status}).encode(), content_type=MERGE)
+
+
+async def evicted(cluster: Cluster, left: int) -> None:
+    """Wait until so many pods are left."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            if len(await cluster.list("Pod", "default")) == left:
+                return
+            await asyncio.sleep(0.05)

@@ -1,0 +1,186 @@
+"""Pools as templates of their components, pods as their members, and rollouts as the pool's status shows them."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from consumers.updater.agents import agent_name, agent_pod
+from consumers.updater.status import pool_status
+from producers.watcher.members import Members
+from schemas.dialects import RequestError
+from schemas.kube.components import component_specs
+from schemas.kube.core import KubePod
+from schemas.kube.isolation import isolation_of
+from schemas.kube.pools import GPUPoolSpec
+from schemas.rollout import Replace
+from tests.unit.updater.world import NEW, World
+
+POLICY = {"autoUpdateHypervisor": True, "batchPercentage": 20, "batchInterval": "5m"}
+
+
+def pool(policy: dict[str, Any] | None = None, **config: Any) -> GPUPoolSpec:
+    manager = {"nodePoolRollingUpdatePolicy": POLICY | (policy or {})}
+    return msgspec.convert({"nodeManagerConfig": manager, "componentConfig": config}, GPUPoolSpec)
+
+
+def agents(image: str, **template: Any) -> dict[str, Any]:
+    return {"hypervisor": {"image": image, "podTemplate": {"template": template}}}
+
+
+def hashes(spec: GPUPoolSpec, revisions: dict[str, str] | None = None) -> dict[str, str]:
+    return {str(name): one.template.hash for name, one in component_specs("p", spec, revisions or {}).items()}
+
+
+def test_only_components_that_a_pool_configures_are_wanted_each_under_its_own_switch() -> None:
+    specs = component_specs("p", pool(hypervisor={"image": "h:1"}, client={"remoteModeImage": "c:1"}), {})
+    assert {name: spec.policy.auto_update for name, spec in specs.items()} == {"hypervisor": True, "client": False}
+    assert specs["hypervisor"].policy.batch_interval_s == 300
+    assert component_specs("p", pool(), {}) == {}
+
+
+def test_an_agent_is_rendered_from_the_pool_s_template_and_the_image_beside_it() -> None:
+    template = {
+        "metadata": {"labels": {"team": "gpu"}, "name": "ignored"},
+        "spec": {"containers": [{"name": "h", "image": "old", "env": []}, {"name": "log"}], "hostPID": False},
+    }
+    rendered = component_specs("p", pool(**agents("h:2", **template)), {})["hypervisor"].template.rendered
+    assert rendered["metadata"] == {"labels": {"team": "gpu"}}
+    first, second = rendered["spec"]["containers"]
+    assert (first["name"], first["image"], second) == ("h", "h:2", {"name": "log"})
+    assert rendered["spec"]["hostNetwork"]
+    assert not rendered["spec"]["hostPID"]
+    assert template["spec"]["containers"][0]["image"] == "old"  # the pool itself is not touched
+
+
+def test_what_changes_an_agent_changes_its_template_and_nothing_else_does() -> None:
+    base = hashes(pool(**agents("h:1")))
+    assert hashes(pool({"batchPercentage": 50}, **agents("h:1"))) == base
+    assert hashes(pool(**agents("h:2"))) != base
+    assert hashes(pool(**agents("h:1", spec={"priority": 1}))) != base
+    assert hashes(pool(**agents("h:1")), {"NVIDIA": "2"}) != base
+    assert hashes(pool(**agents("h:1"), worker={"image": "w:1"}))["hypervisor"] == base["hypervisor"]
+
+
+def test_a_policy_that_cannot_be_followed_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"maintenanceWindow.includes\[0\].*single minute"):
+        component_specs("p", pool({"maintenanceWindow": {"includes": ["0 3 * * *"]}}, **agents("h:1")), {})
+
+
+def test_the_first_isolation_rule_that_matches_counts() -> None:
+    rules = [
+        {"mode": "hard", "selector": {"matchLabels": {"zone": "a"}}},
+        {"mode": "shared", "selector": {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}},
+    ]
+    manager = msgspec.convert({"nodeManagerConfig": {"isolationModeRules": rules}}, GPUPoolSpec).node_manager_config
+    assert [isolation_of(manager, labels) for labels in ({"zone": "a"}, {"zone": "b"}, {})] == [
+        "hard",
+        "shared",
+        "soft",
+    ]
+
+
+def pod(name: str, component: str = "client", *, version: int = 1, phase: str = "Running", **facts: Any) -> KubePod:
+    labels = {f"tensor-fusion.ai/{key}": value for key, value in
+              {"component": component, "gpupool": "p", "pod-template-hash": "h1"}.items()}  # fmt: skip
+    owner = {"kind": "ReplicaSet", "name": "r", "uid": "owner", "controller": True}
+    metadata = {
+        "name": name, "namespace": "ns", "uid": f"uid-{name}", "resourceVersion": str(version), "labels": labels,
+        "creationTimestamp": f"2026-01-01T00:00:0{version}Z", "ownerReferences": [owner],
+    }  # fmt: skip
+    metadata["labels"] |= facts.pop("labels", {})
+    status = {"phase": phase, "conditions": [{"type": "Ready", "status": "True"}]}
+    document = {"metadata": metadata | facts.pop("metadata", {}), "spec": {"nodeName": "n"}, "status": status | facts}
+    return msgspec.convert(document, KubePod)
+
+
+def test_a_pod_is_a_member_as_long_as_it_runs() -> None:
+    changed: list[tuple[str, ...]] = []
+    members, key = Members(changed.append), ("p", "client", "ns/a")
+    members.put(pod("a"))
+    found = members.project(key)
+    assert found is not None
+    assert (found.uid, found.hash, found.ready, found.owned) == ("uid-a", "h1", True, True)
+    members.put(pod("a", version=2, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}))
+    assert not members.project(key).ready
+    looping = [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]
+    members.put(pod("a", version=3, containerStatuses=looping))
+    assert members.project(key).crash_looping
+    members.put(pod("a", version=4, metadata={"ownerReferences": []}))
+    assert not members.project(key).owned
+    members.put(pod("a", version=5, phase="Succeeded"))
+    assert (members.project(key), members.version(key)) == (None, 5)
+    assert set(changed) == {key}
+    members.put(pod("other", component="operator"))
+    assert set(changed) == {key}
+
+
+def test_a_workload_is_what_the_least_of_its_workers_is() -> None:
+    members, key = Members(lambda _: None), ("p", "worker", "ns/w")
+    workload = {"tensor-fusion.ai/workload": "w"}
+    members.put(pod("w-1", "worker", version=2, labels=workload))
+    members.put(pod("w-0", "worker", labels=workload))
+    found = members.project(key)
+    assert (found.uid, found.hash, found.ready, found.created_at.second) == ("owner", "h1", True, 1)
+    members.put(pod("w-1", "worker", version=3, labels=workload | {"tensor-fusion.ai/pod-template-hash": "h2"}))
+    assert members.project(key).hash == ""
+    members.gone("ns", "w-0", 4)
+    assert members.project(key).hash == "h2"
+    members.gone("ns", "w-1", 5)
+    assert (members.project(key), members.version(key)) == (None, 5)
+
+
+def test_an_agent_is_a_member_as_long_as_its_node_is_in_the_pool() -> None:
+    members, key = Members(lambda _: None), ("p", "hypervisor", "n")
+    facts = {"since": "2026-01-01T00:00:00Z", "isolation": "hard", "vendor": "NVIDIA"}
+    missing = members.project_agent(key, **facts)
+    assert (missing.uid, missing.hash, missing.ready, missing.isolation) == ("", "", False, "hard")
+    members.put(pod("hypervisor-n", "hypervisor", metadata={"ownerReferences": []}))
+    agent = members.project_agent(key, **facts)
+    assert (agent.uid, agent.owned, agent.ready, agent.vendor) == ("uid-hypervisor-n", True, True, "NVIDIA")
+
+
+def test_an_agent_s_name_fits_a_host_name_and_stays_its_own() -> None:
+    long = [f"gpu-{number}.rack-2.a-very-long-name-of-a-data-centre.example.com" for number in range(3)]
+    names = [agent_name(node) for node in ("n1", *long)]
+    assert names[0] == "hypervisor-n1"
+    assert len(set(names)) == 4
+    assert all(len(name) <= 63 and name[-1].isalnum() for name in names)
+
+
+def test_an_agent_s_pod_says_what_it_was_made_from() -> None:
+    spec = component_specs("p", pool(**agents("h:1", metadata={"labels": {"team": "gpu"}})), {})["hypervisor"]
+    request = Replace(
+        pool="p", component="hypervisor", name="n", uid="", template=spec.template, hash="abc", isolation="hard"
+    )
+    made = agent_pod(request, "system")
+    assert made["metadata"] == {
+        "name": "hypervisor-n",
+        "namespace": "system",
+        "labels": {
+            "team": "gpu",
+            "tensor-fusion.ai/component": "hypervisor",
+            "tensor-fusion.ai/gpupool": "p",
+            "tensor-fusion.ai/pod-template-hash": "abc",
+        },
+        "annotations": {"tensor-fusion.ai/isolation": "hard"},
+    }
+    assert (made["spec"]["nodeName"], made["spec"]["containers"][0]["image"]) == ("n", "h:1")
+
+
+def test_the_pool_s_status_shows_progress_and_why_it_stopped() -> None:
+    world = World()
+    world.want(NEW, canary=True)
+    world.crashing = {"n00"}
+    world.settle()
+    world.run()
+    assert world.record is not None
+    status = pool_status(world.record, 1, 10)["status"]
+    assert status["componentStatus"] == {
+        "hypervisor": NEW.hash, "hypervisorConfigSynced": False, "hypervisorUpdateProgress": 10,
+    }  # fmt: skip
+    (condition,) = status["conditions"]
+    assert (condition["type"], condition["status"], condition["reason"]) == (
+        "HypervisorsUpdated", "False", "CrashLooping",
+    )  # fmt: skip
+    assert condition["message"] == world.record.message
