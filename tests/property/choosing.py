@@ -5,6 +5,8 @@ from fractions import Fraction
 from itertools import combinations
 from typing import Any
 
+from hypothesis import strategies as st
+
 from consumers.allocator.engine import Policy
 from schemas.hardware import GpuLink
 from schemas.placement import ScoringWeights, Topology, TopologyRules
@@ -199,3 +201,56 @@ def together(links: Links, request: GpuRequest, policy: Policy, gpus: list[Gpu])
     if too_far(links, request, policy, gpus):
         return "GpusTooFarApart", []
     return "", [gpu for gpu in gpus if any(gpu in chosen for chosen in sets)]
+
+
+# What requests, pools and nodes may say.
+
+
+def links_between(count: int) -> st.SearchStrategy[tuple[GpuLink, ...]]:
+    pairs = list(combinations(range(count), 2))
+    link = st.tuples(st.sampled_from(["system", "node", "single", "internal", ""]), st.sampled_from([0, 0, 1, 2]))
+    some = st.lists(st.none() | link, min_size=len(pairs), max_size=len(pairs))
+    none = st.just([None] * len(pairs))
+    return (none | some).map(
+        lambda found: tuple(GpuLink(*pair, *said) for pair, said in zip(pairs, found, strict=True) if said)
+    )
+
+
+gpu_words = st.lists(st.sampled_from(["binpack", "spread", "topology-aware", "mutex", "numa"]), max_size=3, unique=True)
+weights = st.none() | st.builds(
+    ScoringWeights, slot=st.integers(0, 2), core=st.integers(0, 2), memory=st.integers(0, 3)
+)
+words = {
+    "node_policy": st.sampled_from(["", "binpack", "spread"]),
+    "gpu_policies": gpu_words.map(tuple),
+    "scoring_weights": weights,
+}
+manners = st.one_of(
+    st.just({}),
+    st.just({}),
+    st.fixed_dictionaries({"numa_bind": st.booleans()}, optional=words),
+    st.fixed_dictionaries(
+        {
+            "topology": st.builds(
+                Topology,
+                required=st.sampled_from([None, True, False]),
+                max_tier=st.sampled_from([None, 0, 1, 2, 3]),
+                source=st.sampled_from([None, "auto", "numa", "vendor"]),
+            )
+        }
+    ),
+)
+pool_topology = st.builds(
+    TopologyRules,
+    mode=st.sampled_from(["soft", "hard"]),
+    source=st.sampled_from(["auto", "numa"]),
+    max_allowed_tier=st.integers(0, 3),
+    unknown_topology=st.sampled_from(["treat-as-worst", "reject"]),
+    prefer_least_damage=st.booleans(),
+)
+for_silent_pods = st.one_of(
+    st.just({}),
+    st.just({}),
+    st.fixed_dictionaries({}, optional=words),
+    st.fixed_dictionaries({"topology": pool_topology}, optional=words),
+)

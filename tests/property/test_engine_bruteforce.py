@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fractions import Fraction
-from itertools import combinations
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from schemas.decision import GpuGrant
 from schemas.hardware import GpuLink
 from schemas.ledger import Allocation
 from schemas.node_rules import NodeRequirement, NodeRules, NodeTerm, PreferredTerm, Taint, Toleration
-from schemas.placement import ScoringWeights, Topology, TopologyRules
 from schemas.pod import GpuRequest
 from schemas.reasons import REASONS
 from tests.property import choosing
@@ -706,17 +704,7 @@ def inventories(draw: st.DrawFn) -> GpuInventory:
         )
     ]  # fmt: skip
     return GpuInventory(
-        node=name, gpus=draw(st.permutations(gpus)), observed_at=AT, links=draw(links_between(len(gpus)))
-    )
-
-
-def links_between(count: int) -> st.SearchStrategy[tuple[GpuLink, ...]]:
-    pairs = list(combinations(range(count), 2))
-    link = st.tuples(st.sampled_from(["system", "node", "single", "internal", ""]), st.sampled_from([0, 0, 1, 2]))
-    some = st.lists(st.none() | link, min_size=len(pairs), max_size=len(pairs))
-    none = st.just([None] * len(pairs))
-    return (none | some).map(
-        lambda found: tuple(GpuLink(*pair, *said) for pair, said in zip(pairs, found, strict=True) if said)
+        node=name, gpus=draw(st.permutations(gpus)), observed_at=AT, links=draw(choosing.links_between(len(gpus)))
     )
 
 
@@ -777,48 +765,8 @@ def requests(draw: st.DrawFn) -> GpuRequest:
         memory_bytes=draw(st.integers(0, 3)),
         isolation=draw(st.sampled_from(["", "soft", "soft", "hard", "shared"])),
         **{field: draw(SPECIAL[field]) for field in sorted(special)},
-        **draw(manners),
+        **draw(choosing.manners),
     )
-
-
-gpu_words = st.lists(st.sampled_from(["binpack", "spread", "topology-aware", "mutex", "numa"]), max_size=3, unique=True)
-weights = st.none() | st.builds(
-    ScoringWeights, slot=st.integers(0, 2), core=st.integers(0, 2), memory=st.integers(0, 3)
-)
-words = {
-    "node_policy": st.sampled_from(["", "binpack", "spread"]),
-    "gpu_policies": gpu_words.map(tuple),
-    "scoring_weights": weights,
-}
-manners = st.one_of(
-    st.just({}),
-    st.just({}),
-    st.fixed_dictionaries({"numa_bind": st.booleans()}, optional=words),
-    st.fixed_dictionaries(
-        {
-            "topology": st.builds(
-                Topology,
-                required=st.sampled_from([None, True, False]),
-                max_tier=st.sampled_from([None, 0, 1, 2, 3]),
-                source=st.sampled_from([None, "auto", "numa", "vendor"]),
-            )
-        }
-    ),
-)
-pool_topology = st.builds(
-    TopologyRules,
-    mode=st.sampled_from(["soft", "hard"]),
-    source=st.sampled_from(["auto", "numa"]),
-    max_allowed_tier=st.integers(0, 3),
-    unknown_topology=st.sampled_from(["treat-as-worst", "reject"]),
-    prefer_least_damage=st.booleans(),
-)
-for_silent_pods = st.one_of(
-    st.just({}),
-    st.just({}),
-    st.fixed_dictionaries({}, optional=words),
-    st.fixed_dictionaries({"topology": pool_topology}, optional=words),
-)
 
 
 kinds = st.builds(
@@ -848,7 +796,7 @@ def policies(draw: st.DrawFn) -> Policy:
         tflops_weight=draw(st.sampled_from([30, 0, 50, 100])),
         parts=parts,
         part=draw(st.integers(0, parts - 1)),
-        **draw(for_silent_pods),
+        **draw(choosing.for_silent_pods),
     )
 
 
@@ -953,7 +901,7 @@ def starts(draw: st.DrawFn) -> list[Event]:
             name=name, pool="p", cpu_milli=9, memory_bytes=9, max_pods=4, labels=labels, taints=draw(some_taints)
         )
         told.append(("put_node", (node,)))
-        links = draw(links_between(len(gpus)))
+        links = draw(choosing.links_between(len(gpus)))
         told.append(("put_inventory", (GpuInventory(node=name, gpus=gpus, observed_at=AT, links=links),)))
     return told
 
