@@ -46,6 +46,7 @@ ISOLATION_CONFLICT: Final = "IsolationConflict"
 GPU_NOT_IDLE: Final = "GpuNotIdle"
 GPU_EXCLUSIVE: Final = "GpuHeldExclusively"
 SLOTS: Final = "GpuSlotsUsedUp"
+PARTITION: Final = "NoPartition"
 COMPUTE: Final = "InsufficientCompute"
 VRAM: Final = "InsufficientVram"
 SAME_NODE: Final = "TooFewGpusOnOneNode"
@@ -143,6 +144,11 @@ REASONS: Final[tuple[Reason, ...]] = (
         SLOTS,
         "As many containers share the GPU as it has slots.",
         "Wait for a release, raise the node's split count, or add GPUs.",
+    ),
+    Reason(
+        PARTITION,
+        "The GPU has no room for the partition, or cannot be cut into such a one.",
+        "Ask for a smaller partition, wait for a release, or add GPUs that are operated in partitions.",
     ),
     Reason(COMPUTE, "Too little compute is free.", "Lower the compute request, wait for a release, or add GPUs."),
     Reason(VRAM, "Too little VRAM is free.", "Lower the VRAM request, wait for a release, or add GPUs."),

@@ -85,6 +85,7 @@ def parse(pod: PodSpecView, config: HamiConfig) -> GpuRequest | None:
     uuids, excluded_uuids = _pair(pod, USE_UUIDS, AVOID_UUIDS, fold=False)
     words, excluded_words = _pair(pod, USE_MODELS, AVOID_MODELS, fold=True)
     alone = len(containers) == 1 and not containers[0].init
+    modes = _words(pod, VGPU_MODE, get_args(VgpuMode))
     return GpuRequest(
         pool=_pool(pod, config),
         count=amounts.gpus,
@@ -101,7 +102,8 @@ def parse(pod: PodSpecView, config: HamiConfig) -> GpuRequest | None:
         model_words=words,
         excluded_model_words=excluded_words,
         numa_bind=_flag(pod, NUMA_BIND),
-        vgpu_mode=_words(pod, VGPU_MODE, get_args(VgpuMode)),
+        vgpu_mode=modes,
+        isolation="partitioned" if modes == ("mig",) else "",
         node_policy=_node_policy(pod),
         gpu_policies=_words(pod, GPU_POLICY, get_args(GpuPolicy)),
         scoring_weights=weights(pod.annotation(WEIGHTS)) if pod.annotation(WEIGHTS) else None,

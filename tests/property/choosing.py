@@ -155,6 +155,8 @@ def damage(links: Links, chosen: tuple[Gpu, ...], gpus: list[Gpu], source: str) 
         known = [gpu for gpu in gpus if gpu.device.numa_node >= 0]
         joined = {id(g): {id(o) for o in known if o.device.numa_node == g.device.numa_node} for g in known}
     broken = {frozenset(joined[id(gpu)]) for gpu in chosen if id(gpu) in joined}
+    if len(chosen) == 1:  # one GPU is better taken from no group at all than from one of its own
+        return sum(len(group) for group in broken)
     return sum(len(group) for group in broken) - sum(id(gpu) in joined for gpu in chosen)
 
 

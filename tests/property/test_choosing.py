@@ -79,7 +79,7 @@ def test_no_other_set_of_gpus_would_have_been_better(
     policy = Policy(name=mode, vram_weight=100, tflops_weight=0, **silent)
     by_pair = {frozenset((gpus[k.first].device.uuid, gpus[k.second].device.uuid)): k for k in links}
     found = decide(load(gpus, links), request, policy)
-    room = [gpu for gpu in gpus if gpu.device.slots == 0 or gpu.pods < gpu.device.slots]
+    room = [gpu for gpu in gpus if not (gpu.pods and choosing.mutex(request, policy))]
     refused, left = choosing.together(by_pair, request, policy, room) if len(room) >= count else ("-", [])
     if refused:
         assert not found.node

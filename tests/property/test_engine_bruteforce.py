@@ -9,14 +9,16 @@ from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from consumers.allocator.engine import Policy, Price, Snapshot, Workload, decide, fit, fits_on
+from consumers.allocator.engine.partitions import Portion, find_place
 from schemas.cluster import GpuDevice, GpuInventory, Node, Oversubscription, PodKind, Pool
 from schemas.decision import GpuGrant
-from schemas.hardware import GpuLink
+from schemas.hardware import GpuLink, Partition, PartitionTemplate
 from schemas.ledger import Allocation
 from schemas.node_rules import NodeRequirement, NodeRules, NodeTerm, PreferredTerm, Taint, Toleration
 from schemas.pod import GpuRequest
@@ -36,6 +38,7 @@ class World:
     nodes: dict[str, Node] = field(default_factory=dict)
     inventories: dict[str, list[GpuDevice]] = field(default_factory=dict)
     links: dict[str, dict[frozenset[str], GpuLink]] = field(default_factory=dict)
+    partitions: dict[str, tuple[PartitionTemplate, ...]] = field(default_factory=dict)
     allocations: dict[str, dict[str, Allocation]] = field(default_factory=dict)
     frozen: set[str] = field(default_factory=set)
     silent: set[str] = field(default_factory=set)
@@ -51,6 +54,12 @@ class Gpu:
     held: list[GpuGrant]
     barred: list[str]
     """Why nobody can get it, whatever is free on it; empty if somebody can."""
+    templates: tuple[PartitionTemplate, ...]
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody can get a share of it."""
+        return bool(self.barred) or self.device.mode == "mig"
 
     @property
     def alone(self) -> bool:
@@ -85,7 +94,8 @@ def gpus_of(world: World, name: str) -> list[Gpu]:
             if applies
         ]
         left = tflops - sum(g.tflops_milli for g in held), vram - sum(g.vram_bytes for g in held)
-        found.append(Gpu(device, tflops, vram, *left, held, barred))
+        templates = tuple(t for t in world.partitions.get(name, ()) if t.model in ("", device.model))
+        found.append(Gpu(device, tflops, vram, *left, held, barred, templates))
     return found
 
 
@@ -143,6 +153,17 @@ def preferred(world: World, name: str, request: GpuRequest) -> int:
     node, rules = world.nodes[name], request.nodes
     liked = sum(one.weight for one in rules.preferred if matches(one.preference, node)) if rules else 0
     return liked - 100 * len(untolerated(rules, node, "PreferNoSchedule"))
+
+
+def partition_of(request: GpuRequest, gpu: Gpu) -> tuple[Partition, int, int] | None:
+    """Return the partition that a pod gets of a GPU with its compute and VRAM. Where it stands has a test of its own."""
+    held = tuple(grant.partition for grant in gpu.held if grant.partition is not None)
+    found = find_place(Portion.of(request), gpu.templates, gpu.device.tflops_milli, held)
+    for template in gpu.templates:
+        if found is not None and template.id == found.template:
+            tflops, vram = gpu.device.tflops_milli * template.compute_milli // 1000, template.vram_bytes
+            return (found, tflops, vram) if tflops <= gpu.tflops_free and vram <= gpu.vram_free else None
+    return None
 
 
 def asks_alone(request: GpuRequest) -> bool:
@@ -205,6 +226,12 @@ def filters_of(
             ("GpuSlotsUsedUp", lambda gpu: not gpu.full, none_left),
         ]  # fmt: skip
         least = 1 if request.dialect == "hami" else 0
+        amounts: list[tuple[str, Keep, Refuses]] = [
+            ("NoPartition", lambda gpu: partition_of(request, gpu) is not None, none_left),
+        ] if request.isolation == "partitioned" else [
+            ("InsufficientCompute", lambda gpu: gpu.tflops_free >= max(least, asks(request, gpu.device)[0]), none_left),
+            ("InsufficientVram", lambda gpu: gpu.vram_free >= asks(request, gpu.device)[1], none_left),
+        ]  # fmt: skip
         found += [
             ("InventoryMissing", *when(name not in world.inventories)),
             ("AgentSilent", *when(name in world.silent)),
@@ -228,7 +255,7 @@ def filters_of(
             (
                 "IsolationUnavailable",
                 lambda gpu: (
-                    gpu.device.mode != "mig"
+                    (gpu.device.mode == "mig") is (request.isolation == "partitioned")
                     and (
                         request.isolation in ("", "shared")
                         or not gpu.device.isolations
@@ -239,8 +266,7 @@ def filters_of(
             ),
             ("TooFewGpus", *when(len(world.inventories.get(name, [])) < count)),
             *joinable,
-            ("InsufficientCompute", lambda gpu: gpu.tflops_free >= max(least, asks(request, gpu.device)[0]), none_left),
-            ("InsufficientVram", lambda gpu: gpu.vram_free >= asks(request, gpu.device)[1], none_left),
+            *amounts,
             ("TooFewGpusOnOneNode", lambda _gpu: True, lambda _before, after: after < count),
             *((code, *when(code == refused)) for code in choosing.TOGETHER),
             ("TooManyWorkers", *when(workers_left(world, name) < 1)),
@@ -319,7 +345,7 @@ def largest_share(free: int, physical: int) -> int:
 
 
 def free_share(gpu: Gpu, compute: int = 0, vram: int = 0) -> int:
-    if gpu.barred or gpu.alone or gpu.full:
+    if gpu.closed or gpu.alone or gpu.full:
         return 0
     left = (
         largest_share(gpu.tflops_free, gpu.device.tflops_milli) - compute,
@@ -355,7 +381,7 @@ def after_placing(world: World, name: str, request: GpuRequest, policy: Policy, 
     free = [
         (share_left(gpu, request) if slot in slots else free_share(gpu), gpu.device.model)
         for slot, gpu in enumerate(gpus)
-        if not gpu.barred
+        if not gpu.closed
     ]
     return fragmentation(free, left_of(world, name)[1] - request.cpu_milli, policy.workload)
 
@@ -389,7 +415,7 @@ def worth(free: int, policy: Policy) -> int:
 
 
 def usable(world: World, name: str) -> list[Gpu]:
-    return [gpu for gpu in gpus_of(world, name) if not gpu.barred]
+    return [gpu for gpu in gpus_of(world, name) if not gpu.closed]
 
 
 def value(world: World, name: str, request: GpuRequest, policy: Policy, slots: list[int]) -> Fraction:
@@ -519,7 +545,7 @@ def rate(world: World, name: str, request: GpuRequest, policy: Policy) -> tuple[
     return score(world, name, request, policy)
 
 
-def pick(world: World, name: str, request: GpuRequest, policy: Policy, gpus: list[Gpu]) -> list[GpuDevice]:
+def pick(world: World, name: str, request: GpuRequest, policy: Policy, gpus: list[Gpu]) -> list[Gpu]:
     if not request.count:
         return []
     everything = gpus_of(world, name)
@@ -534,11 +560,29 @@ def pick(world: World, name: str, request: GpuRequest, policy: Policy, gpus: lis
     else:
         most_used = policy.name == "CompactFirst"
         preferred = sorted(left, key=lambda gpu: -weighted(*shares(gpu), policy, free=not most_used))
+    if request.isolation == "partitioned":
+        preferred.sort(key=lambda gpu: not any(grant.partition for grant in gpu.held))
     chosen = choosing.nearest(world.links.get(name, {}), request, policy, preferred)
-    return [gpu.device for gpu in everything if gpu in chosen]
+    return [gpu for gpu in everything if gpu in chosen]
+
+
+def granted(request: GpuRequest, gpu: Gpu) -> GpuGrant:
+    device, cut = gpu.device, partition_of(request, gpu) if request.isolation == "partitioned" else None
+    partition, tflops, vram = cut or (None, *asks(request, device))
+    return GpuGrant(
+        uuid=device.uuid, index=device.index, tflops_milli=tflops, vram_bytes=vram, partition=partition,
+        exclusive=asks_alone(request), isolation=request.isolation,
+    )  # fmt: skip
 
 
 def search(world: World, request: GpuRequest, policy: Policy) -> dict[str, Any]:
+    if (
+        request.count
+        and request.isolation == "partitioned"
+        and policy.name in AHEAD
+        and not choosing.words_of(request, policy)
+    ):
+        policy = msgspec.structs.replace(policy, name="CompactFirst", workload=Workload(), prices=())
     members = sorted(name for name, node in world.nodes.items() if node.pool == request.pool)
     if request.pool not in world.pools:
         return {"node": "", "gpus": [], "reason": "PoolUnknown", "filters": [], "candidates": []}
@@ -577,7 +621,7 @@ def search(world: World, request: GpuRequest, policy: Policy) -> dict[str, Any]:
     if not ranked:
         return {"node": "", "gpus": [], "reason": max(refused, key=ORDER.index), "filters": filters, "candidates": []}
     chosen = pick(world, ranked[0], request, policy, fits[ranked[0]])
-    grants = [(d.uuid, d.index, *asks(request, d), asks_alone(request), request.isolation) for d in chosen]
+    grants = [granted(request, gpu) for gpu in chosen]
     return {"node": ranked[0], "gpus": grants, "reason": "", "filters": filters, "candidates": candidates}
 
 
@@ -585,7 +629,7 @@ def summary(snapshot: Snapshot, request: GpuRequest, policy: Policy) -> dict[str
     found = decide(snapshot, request, policy)
     return {
         "node": found.node,
-        "gpus": [(g.uuid, g.index, g.tflops_milli, g.vram_bytes, g.exclusive, g.isolation) for g in found.gpus],
+        "gpus": list(found.gpus),
         "reason": found.reason,
         "filters": [(f.reason, f.nodes, f.gpus, f.examples) for f in found.filters],
         "candidates": [(c.node, c.score, c.parts) for c in found.candidates],
@@ -678,6 +722,20 @@ rules = st.builds(
 often_zero = st.one_of(st.just(0), amounts)
 
 
+SMALL = PartitionTemplate(id="1g.s", vram_bytes=2, compute_milli=250, slots=1, starts=(0, 1, 2, 3))
+templates = st.sampled_from(
+    [
+        (),
+        (SMALL,),
+        (
+            SMALL,
+            PartitionTemplate(id="2g.m", vram_bytes=4, compute_milli=500, slots=2, starts=(0, 2)),
+            PartitionTemplate(id="4g.l", vram_bytes=8, compute_milli=1000, slots=4, starts=(0,), model="A", most=1),
+        ),
+    ]
+)
+
+
 @st.composite
 def inventories(draw: st.DrawFn) -> GpuInventory:
     name = draw(names)
@@ -704,8 +762,9 @@ def inventories(draw: st.DrawFn) -> GpuInventory:
         )
     ]  # fmt: skip
     return GpuInventory(
-        node=name, gpus=draw(st.permutations(gpus)), observed_at=AT, links=draw(choosing.links_between(len(gpus)))
-    )
+        node=name, gpus=draw(st.permutations(gpus)), observed_at=AT, links=draw(choosing.links_between(len(gpus))),
+        partitions=draw(templates),
+    )  # fmt: skip
 
 
 @st.composite
@@ -714,6 +773,7 @@ def allocations(draw: st.DrawFn, node: str) -> Allocation:
         st.sampled_from(["", "", "soft", "hard", "partitioned"]),
         rarely(st.just(True), False),
         st.sampled_from([1, 1, 2]),
+        rarely(st.builds(Partition, template=st.just("1g.s"), start=st.integers(0, 3), slots=st.just(1)), None),
     )
     grants = draw(st.dictionaries(st.integers(0, 4), st.tuples(amounts, amounts, tenancy), max_size=2))
     return Allocation(
@@ -724,9 +784,9 @@ def allocations(draw: st.DrawFn, node: str) -> Allocation:
         gpus=tuple(
             GpuGrant(
                 uuid=f"{node}/{slot}", index=0, tflops_milli=tflops, vram_bytes=vram,
-                isolation=isolation, exclusive=exclusive, slots=slots,
+                isolation=isolation, exclusive=exclusive, slots=slots, partition=cut,
             )
-            for slot, (tflops, vram, (isolation, exclusive, slots)) in grants.items()
+            for slot, (tflops, vram, (isolation, exclusive, slots, cut)) in grants.items()
         ),
         cpu_milli=draw(st.integers(0, 3)),
         memory_bytes=draw(st.integers(0, 3)),
@@ -753,6 +813,7 @@ def requests(draw: st.DrawFn) -> GpuRequest:
     count = draw(st.sampled_from([0, 1, 1, 1, 2, 3]))
     by_share, vram_by_share = draw(st.booleans()), draw(st.booleans())
     share = st.sampled_from([0, 1, 250, 333, 500, 1000])
+    isolation = draw(st.sampled_from(["", "soft", "soft", "hard", "shared", "partitioned", "partitioned"]))
     special = draw(st.lists(st.sampled_from([*sorted(SPECIAL), "nodes"]), max_size=2).map(set))
     return GpuRequest(
         pool=draw(st.sampled_from(["p", "p", "p", "p", "p", "q", "r"])),
@@ -763,7 +824,8 @@ def requests(draw: st.DrawFn) -> GpuRequest:
         vram_milli=draw(share) if vram_by_share and count else 0,
         cpu_milli=draw(st.integers(0, 3)),
         memory_bytes=draw(st.integers(0, 3)),
-        isolation=draw(st.sampled_from(["", "soft", "soft", "hard", "shared"])),
+        isolation=isolation,
+        partition_template=draw(st.sampled_from(["", "", "1g.s", "MIG-2G-M"])) if isolation == "partitioned" else "",
         **{field: draw(SPECIAL[field]) for field in sorted(special)},
         **draw(choosing.manners),
     )
@@ -840,6 +902,7 @@ def apply(world: World, event: Event) -> None:
         getattr(world, {"remove_pool": "pools", "remove_node": "nodes"}.get(kind, "inventories")).pop(subject, None)
     elif kind == "put_inventory":
         world.inventories[subject.node] = subject.gpus
+        world.partitions[subject.node] = subject.partitions
         uuids = [gpu.uuid for gpu in subject.gpus]
         world.links[subject.node] = {frozenset((uuids[k.first], uuids[k.second])): k for k in subject.links}
     elif kind == "add":
@@ -863,20 +926,18 @@ def tell(snapshot: Snapshot, told: Iterable[Event]) -> None:
             getattr(snapshot, kind)(*arguments)
 
 
-def retold_links(world: World, name: str, gpus: list[GpuDevice]) -> tuple[GpuLink, ...]:
+def retold_inventory(world: World, name: str, gpus: list[GpuDevice]) -> GpuInventory:
     uuids = [gpu.uuid for gpu in gpus]
     said = [(sorted(map(uuids.index, pair)), link) for pair, link in world.links.get(name, {}).items()]
-    return tuple(GpuLink(*pair, link.path, link.nvlinks) for pair, link in said)
+    links = tuple(GpuLink(*pair, link.path, link.nvlinks) for pair, link in said)
+    return GpuInventory(node=name, gpus=gpus, observed_at=AT, links=links, partitions=world.partitions[name])
 
 
 def retold(world: World) -> list[Event]:
     """Return the fewest events that bring an empty snapshot to where the world is."""
     told: list[Event] = [("put_pool", (pool,)) for pool in world.pools.values()]
     told += [("put_node", (node,)) for node in world.nodes.values()]
-    told += [
-        ("put_inventory", (GpuInventory(node=name, gpus=gpus, observed_at=AT, links=retold_links(world, name, gpus)),))
-        for name, gpus in world.inventories.items()
-    ]
+    told += [("put_inventory", (retold_inventory(world, name, gpus),)) for name, gpus in world.inventories.items()]
     told += [("add", (name, held)) for name, holds in world.allocations.items() for held in holds.values()]
     told += [("silence", (name, True)) for name in world.silent]
     return told + [("freeze", (name,)) for name in world.frozen]
@@ -889,10 +950,11 @@ def starts(draw: st.DrawFn) -> list[Event]:
     told: list[Event] = [("put_pool", (draw(pools),)), ("put_pool", (pool,))]
     for name in NODES[: draw(st.integers(1, 5))]:
         slots = draw(st.sampled_from([0, 0, 1, 2]))
+        mode = draw(st.sampled_from(["hami-core", "hami-core", "mig"]))
         gpus = [
             GpuDevice(
                 uuid=f"{name}/{slot}", index=slot, model="A", vendor="N", tflops_milli=8, vram_bytes=9,
-                numa_node=slot // 2, slots=slots,
+                numa_node=slot // 2, slots=slots, mode=mode,
             )
             for slot in range(draw(st.integers(1, 4)))
         ]  # fmt: skip
@@ -902,7 +964,8 @@ def starts(draw: st.DrawFn) -> list[Event]:
         )
         told.append(("put_node", (node,)))
         links = draw(choosing.links_between(len(gpus)))
-        told.append(("put_inventory", (GpuInventory(node=name, gpus=gpus, observed_at=AT, links=links),)))
+        inventory = GpuInventory(node=name, gpus=gpus, observed_at=AT, links=links, partitions=draw(templates))
+        told.append(("put_inventory", (inventory,)))
     return told
 
 
@@ -1020,3 +1083,7 @@ def test_capacity_is_never_exceeded(told: list[Event], asked: list[GpuRequest], 
             assert len(gpu.held) == 1 or not gpu.alone
             assert not {"soft", "hard"} <= {grant.isolation for grant in gpu.held}
             assert not gpu.device.slots or len(gpu.held) <= gpu.device.slots
+            cut = [g.partition for g in gpu.held if g.partition]
+            assert len(cut) in (0, len(gpu.held))
+            taken = [slot for partition in cut for slot in range(partition.start, partition.start + partition.slots)]
+            assert len(taken) == len(set(taken))

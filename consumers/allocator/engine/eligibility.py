@@ -148,8 +148,8 @@ class Eligibility:
 
     def _isolation_stage(self, kind: GpuKind) -> int:
         # A whole GPU can always be given, and whoever states no isolation takes any; but a GPU that is operated in partitions
-        # gives nothing else.
-        if kind.mode == "mig" and self._isolation != "partitioned":
+        # gives nothing else, and no other GPU gives them.
+        if (kind.mode == "mig") != (self._isolation == "partitioned"):
             return ISOLATION
         if self._isolation in ("", "shared") or not kind.isolations or self._isolation in kind.isolations:
             return 0

@@ -24,7 +24,6 @@ from consumers.allocator.engine.rules import (
     STAGE_CODES,
     STAGE_SHIFT,
     STAGES,
-    VRAM,
     WORKERS,
 )
 from consumers.allocator.engine.screen import Screen, count_per_row
@@ -45,7 +44,6 @@ _TOGETHER: Final = (WORKERS + 1) << STAGE_SHIFT
 """The least verdict of a filter before those of whole nodes that come last."""
 _ROW: Final = 1 << STAGE_SHIFT
 _NOWHERE: Final = -1
-_GPU_AMOUNTS: Final = (COMPUTE, VRAM)
 
 PREFERRED: Final = "preferred"
 """The part of a candidate's score that says how much the pod itself prefers the node. It decides before the policy."""
@@ -144,13 +142,13 @@ class Fit:
         found = []
         for stage, code in STAGE_CODES.items():
             count, gpus = counts[stage], totals[stage]
-            if not count and not gpus and stage not in _GPU_AMOUNTS:
+            if not count and not gpus and stage not in self.need.amounts:
                 continue
             nodes = count >> STAGE_SHIFT
             gpus += count & COUNT_MASK
             if stage == COMPUTE:
                 gpus = joinable - computable
-            elif stage == VRAM:
+            elif stage == self.need.amounts[1]:
                 gpus = computable - fitting
             if nodes:
                 names = examples[stage]
@@ -166,7 +164,6 @@ class Fit:
         need = self.need
         if not need.count:
             return (), ()
-        assert host.devices is not None  # noqa: S101
         _, fitting = need.fitting(host, need.sift(host, self.screen.slots(row))[0])
         if need.crew is not None:
             return need.crew.give(host, self.order.prefer(row, host, fitting, need.count))
@@ -175,7 +172,7 @@ class Fit:
         else:
             _, left = need.together.narrow(host, fitting)
             chosen = need.together.choose(host, self.order.prefer(row, host, left, need.count))
-        return tuple(need.grant(host.devices[slot]) for slot in chosen), ()
+        return tuple(need.grant(host, slot) for slot in chosen), ()
 
     def _find_examples(self, stage: int, nodes: int) -> tuple[str, ...]:
         matches = (self._verdicts >> STAGE_SHIFT) == stage
@@ -207,11 +204,14 @@ class Fit:
             self._sifted_in_all += int(self._sifted.take(rows).sum()) - before
         fitting &= getattr(table, need.compute_column).take(rows, axis=0) >= need.compute
         computable = count_per_row(fitting)
-        fitting &= getattr(table, need.vram_column).take(rows, axis=0) >= need.vram
+        if need.portion is None:
+            fitting &= getattr(table, need.vram_column).take(rows, axis=0) >= need.vram
+        else:
+            self._keep_partitions(rows, fitting)
         fits = count_per_row(fitting)
         limits[:, ENOUGH_COMPUTE] = computable
         limits[:, ENOUGH_VRAM : ENOUGH_GPUS + 1] = fits[:, np.newaxis]
-        verdicts = SHORT.take((limits < need.limits).argmax(axis=1))
+        verdicts = need.short.take((limits < need.limits).argmax(axis=1))
         if stages is not None:
             np.maximum(verdicts, stages, out=verdicts)
         verdicts += np.left_shift(computable, COMPUTE_SHIFT, dtype=np.int64)
@@ -221,6 +221,15 @@ class Fit:
         if need.together is not None:
             self._narrow(need.together, rows, verdicts, fitting)
         return verdicts, fitting
+
+    def _keep_partitions(self, rows: Rows, fitting: NDArray[np.bool_]) -> None:
+        """Take the GPUs out of ``fitting`` that have no partition for the pod."""
+        for place in count_per_row(fitting).nonzero()[0].tolist():
+            host = self._table.hosts[rows[place]]
+            assert host is not None  # noqa: S101
+            _, left = self.need.fitting(host, fitting[place].nonzero()[0].tolist())
+            fitting[place] = False
+            fitting[place, left] = True
 
     def _narrow(self, together: Together | Crew, rows: Rows, verdicts: Ints, fitting: NDArray[np.bool_]) -> None:
         """Apply the filters that look at a node's GPUs together to the rows that no earlier filter refuses."""

@@ -9,7 +9,7 @@ from consumers.allocator.engine.layout import Layout, layout_of
 from consumers.allocator.engine.rules import ALL_BP, FROZEN, MAX_AMOUNT, NO_INVENTORY, NOT_READY, SILENT
 from consumers.allocator.engine.tenancy import ALONE, CLOSED, marks, weight
 from schemas.cluster import GpuDevice, Node, Pool
-from schemas.hardware import GpuLink
+from schemas.hardware import GpuLink, Partition, PartitionTemplate
 from schemas.ledger import Allocation
 
 _ANY_SHARE: Final = 1 << 20
@@ -59,13 +59,15 @@ class Host:
         node: The Kubernetes node; None until its event arrives, and after it is gone.
         devices: The inventory; None until it arrives.
         links: How the GPUs reach each other, by slot.
+        partitions: The hardware partitions that the GPUs can be cut into.
+        cuts: The partitions that pods hold, by slot.
         frozen: The node's ledger record cannot be decoded.
         silent: The node's agent has not spoken for too long.
         allocations: What pods hold, by pod UID.
         row: Row in the pool's table; -1 while it has none.
         workers_free: Pods with GPUs that may still come.
         kinds: Number of each GPU's kind.
-        usable: Whether pods can get the GPU at all, whatever is free on it.
+        usable: Whether pods can get shares of the GPU at all, whatever is free on it.
         marks: Who is on each GPU, as bits; see :mod:`~consumers.allocator.engine.tenancy`.
         marked: Bits of all GPUs together.
         tflops_share: Largest compute share, in thousandths of the physical GPU, that still fits each GPU.
@@ -77,10 +79,10 @@ class Host:
     """
 
     __slots__ = (
-        "_layout", "_tally", "allocations", "cpu_bp", "cpu_free", "devices", "frozen", "kinds", "links", "marked", "marks",
-        "memory_bp", "memory_free", "name", "node", "pods_free", "row", "silent", "slots", "tenants", "tflops_bp",
-        "tflops_cap", "tflops_free", "tflops_share", "usable", "vram_bp", "vram_cap", "vram_free", "vram_share",
-        "workers_free",
+        "_layout", "_tally", "allocations", "cpu_bp", "cpu_free", "cuts", "devices", "frozen", "kinds", "links",
+        "marked", "marks", "memory_bp", "memory_free", "name", "node", "partitions", "pods_free", "row", "silent",
+        "slots", "tenants", "tflops_bp", "tflops_cap", "tflops_free", "tflops_share", "usable", "vram_bp", "vram_cap",
+        "vram_free", "vram_share", "workers_free",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -88,6 +90,7 @@ class Host:
         self.node: Node | None = None
         self.devices: tuple[GpuDevice, ...] | None = None
         self.links: tuple[GpuLink, ...] = ()
+        self.partitions: tuple[PartitionTemplate, ...] = ()
         self._layout: Layout | None = None
         self.frozen = self.silent = False
         self.allocations: dict[str, Allocation] = {}
@@ -117,6 +120,12 @@ class Host:
             self._layout = layout_of(tuple(device.numa_node for device in self.devices or ()), self.links)
         return self._layout
 
+    def templates(self, slot: int) -> tuple[PartitionTemplate, ...]:
+        """Return what a GPU can be cut into."""
+        assert self.devices is not None  # noqa: S101
+        model = self.devices[slot].model
+        return tuple(template for template in self.partitions if template.model in ("", model))
+
     def free(self) -> tuple[int, int, int, int, list[int], list[int], list[int]]:
         """Return what is left: worker and pod slots, CPU, memory, and per GPU compute, VRAM and who is on it."""
         return (
@@ -140,6 +149,7 @@ class Host:
         kinds = [kind_of(device, node) for device in devices]
         self.kinds, self.usable = [kind for kind, _ in kinds], [usable for _, usable in kinds]
         self.tenants = [0] * len(devices)
+        self.cuts: dict[int, tuple[Partition, ...]] = {}
         self.slots = {device.uuid: slot for slot, device in enumerate(devices)}
         self.tflops_cap = [device.tflops_milli * over.tflops_ratio // 100 for device in devices]
         self.vram_cap = [device.vram_bytes + extra for device in devices]
@@ -176,6 +186,8 @@ class Host:
                     vram_free[slot] -= sign * grant.vram_bytes
                     tenants[slot] += sign * grant.slots
                     tally[slot] += sign * weight(grant)
+                    if grant.partition is not None:
+                        self._cut(slot, grant.partition, sign)
                     if slot not in changed:
                         changed.append(slot)
             self.workers_free -= sign * bool(allocation.gpus)
@@ -193,6 +205,15 @@ class Host:
             self.cpu_bp = _used_bp(node.cpu_milli - self.cpu_free, node.cpu_milli)
             self.memory_bp = _used_bp(node.memory_bytes - self.memory_free, node.memory_bytes)
         return changed
+
+    def _cut(self, slot: int, partition: Partition, sign: int) -> None:
+        held = list(self.cuts.pop(slot, ()))
+        if sign > 0:
+            held.append(partition)
+        elif partition in held:
+            held.remove(partition)
+        if held:
+            self.cuts[slot] = tuple(sorted(held, key=lambda cut: (cut.start, cut.slots, cut.template)))
 
     def _measure(self, slot: int) -> None:
         # A share m of physical p asks for floor(p*m/1000), which is within f exactly when m <= (1000*(f+1) - 1) // p.

@@ -37,7 +37,6 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
         numa_bind: All GPUs of the pod from one NUMA node.
         topology: How near each other its GPUs are to be, if it matters.
         partitioned: Every GPU is given as a hardware partition.
-        template: The partition template; empty for the smallest that holds the amounts.
     """
 
     node: NodePolicy = ""
@@ -46,7 +45,6 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
     numa_bind: bool = False
     topology: TopologyRules | None = None
     partitioned: bool = False
-    template: str = ""
 
     @property
     def in_words(self) -> bool:
@@ -78,7 +76,6 @@ def manner_of(request: GpuRequest, rules: Rules) -> Manner | None:
         numa_bind=request.numa_bind,
         topology=_topology(request, rules.topology),
         partitioned=request.isolation == "partitioned",
-        template=request.partition_template,
     )
     return None if found == _NOTHING else found
 

@@ -9,6 +9,7 @@ from consumers.allocator.engine.crew import Crew, loosest
 from consumers.allocator.engine.eligibility import ScreenKey, screen_key
 from consumers.allocator.engine.host import Host
 from consumers.allocator.engine.manner import Manner
+from consumers.allocator.engine.partitions import Portion, find_place
 from consumers.allocator.engine.rules import (
     COMPUTE,
     COMPUTE_SHIFT,
@@ -19,6 +20,7 @@ from consumers.allocator.engine.rules import (
     MAX_AMOUNT,
     MEMORY,
     NOT_IDLE,
+    PARTITION,
     PODS,
     SAME_NODE,
     SLOTS,
@@ -29,7 +31,6 @@ from consumers.allocator.engine.rules import (
 from consumers.allocator.engine.screen import count_per_row
 from consumers.allocator.engine.tenancy import ALONE, FULL, HELD, conflicts, wants_alone
 from consumers.allocator.engine.together import Together
-from schemas.cluster import GpuDevice
 from schemas.decision import GpuGrant
 from schemas.placement import GpuPolicy, NodePolicy, ScoringWeights, Topology
 from schemas.pod import WHOLE, GpuRequest
@@ -38,7 +39,7 @@ from schemas.requirements import ContainerRequest
 ShapeKey = tuple[
     ScreenKey, int, int, int, int, int, int, bool, bool,
     NodePolicy, tuple[GpuPolicy, ...], ScoringWeights | None, bool, Topology | None,
-    tuple[ContainerRequest, ...],
+    tuple[ContainerRequest, ...], str,
 ]  # fmt: skip
 
 SHORT: Final = np.array([COMPUTE, VRAM, SAME_NODE, WORKERS, PODS, CPU, MEMORY, FITS], dtype=np.int64) << STAGE_SHIFT
@@ -50,6 +51,7 @@ SIFTS: Final = (CONFLICT, NOT_IDLE, EXCLUSIVE, SLOTS)
 _SIFT_SHIFTS: Final = {CONFLICT: 0, NOT_IDLE: 0, EXCLUSIVE: 20, SLOTS: 40}
 _SIFT_MASK: Final = (1 << 20) - 1
 _NEVER_SHORT: Final = -MAX_AMOUNT
+_SHORT_OF_PARTITIONS: Final = np.where(SHORT == VRAM << STAGE_SHIFT, PARTITION << STAGE_SHIFT, SHORT)
 
 
 def sifted(packed: int, stage: int) -> int:
@@ -75,6 +77,7 @@ def shape_key(request: GpuRequest) -> ShapeKey:
         request.numa_bind,
         request.topology,
         request.containers,
+        request.partition_template,
     )
 
 
@@ -84,7 +87,7 @@ class Need:
     Compute is compared with the free amount, or for a share with the largest share that fits (see
     :class:`~consumers.allocator.engine.host.Host`); VRAM likewise. So a share costs no more than an amount, though it
     means another amount on each kind of GPU. A HAMi pod that states no compute needs a GPU with some left, and is not counted
-    against it (HAMi's ``CardComputeUnitsExhausted``).
+    against it (HAMi's ``CardComputeUnitsExhausted``). Where partitions are asked for, their filter stands in for both.
 
     Attributes:
         compute_column: ``tflops_free`` or ``tflops_share``, in a table as in a host.
@@ -94,11 +97,14 @@ class Need:
         marks: All of these marks.
         crew: The containers, where they ask for GPUs of their own; all else is then about what any GPU of theirs must be.
         together: What is asked of the GPUs of the pod as a whole, if anything is.
+        portion: What a partition must hold, for a pod that takes partitions.
+        amounts: The filters that compute and VRAM, or partitions, stand for.
+        short: The verdict's stage when a column of ``limits`` is the first that falls short.
     """
 
     __slots__ = (
-        "alone", "compute", "compute_column", "count", "cpu", "crew", "limits", "marks", "memory", "request", "sieves",
-        "together", "vram", "vram_column", "workers",
+        "alone", "amounts", "compute", "compute_column", "count", "cpu", "crew", "limits", "marks", "memory", "portion",
+        "request", "short", "sieves", "together", "vram", "vram_column", "workers",
     )  # fmt: skip
 
     def __init__(self, request: GpuRequest, manner: Manner | None = None, *, stack: bool = False) -> None:
@@ -116,6 +122,11 @@ class Need:
             self.compute = some
         self.vram_column = "vram_share" if request.vram_milli else "vram_free"
         self.vram = min(request.vram_milli or request.vram_bytes, MAX_AMOUNT + 1)
+        self.portion = Portion.of(request) if request.isolation == "partitioned" and some else None
+        self.amounts, self.short = (COMPUTE, VRAM), SHORT
+        if self.portion is not None:
+            self.compute = self.vram = _NEVER_SHORT
+            self.amounts, self.short = (COMPUTE, PARTITION), _SHORT_OF_PARTITIONS
         self.workers = some or _NEVER_SHORT
         self.cpu = min(request.cpu_milli, MAX_AMOUNT + 1) or _NEVER_SHORT
         self.memory = min(request.memory_bytes, MAX_AMOUNT + 1) or _NEVER_SHORT
@@ -160,7 +171,9 @@ class Need:
         return packed, stages << STAGE_SHIFT
 
     def fitting(self, host: Host, slots: list[int]) -> tuple[int, list[int]]:
-        """Return how many of the slots have enough compute, and those of them that have enough VRAM too."""
+        """Return how many of the slots have enough compute, and those of them that have enough VRAM, or a partition, too."""
+        if self.portion is not None:
+            return len(slots), [slot for slot in slots if self.partition(host, slot) is not None]
         free, need = getattr(host, self.compute_column), self.compute
         standing = [slot for slot in slots if free[slot] >= need]
         free, need = getattr(host, self.vram_column), self.vram
@@ -178,7 +191,7 @@ class Need:
         if fits >= self.count and self.together is not None:
             stage, fitting = self.together.narrow(host, fitting)
         if fits < self.count:
-            stage = COMPUTE if not compute else SAME_NODE if fitting else VRAM
+            stage = COMPUTE if not compute else SAME_NODE if fitting else self.amounts[1]
         elif stage:
             pass
         elif host.workers_free < self.workers:
@@ -191,8 +204,36 @@ class Need:
             stage = MEMORY
         return (stage << STAGE_SHIFT) | (compute << COMPUTE_SHIFT) | fits, fitting
 
-    def grant(self, device: GpuDevice) -> GpuGrant:
-        """Return what the request gets of a GPU. Shares are of its physical amounts, rounded down."""
+    def partition(self, host: Host, slot: int) -> GpuGrant | None:
+        """Return the partition that the request gets of a GPU, or None if there is none."""
+        assert self.portion is not None  # noqa: S101
+        assert host.devices is not None  # noqa: S101
+        device, templates = host.devices[slot], host.templates(slot)
+        found = find_place(self.portion, templates, device.tflops_milli, host.cuts.get(slot, ()))
+        if found is None:
+            return None
+        template = next(template for template in templates if template.id == found.template)
+        tflops = device.tflops_milli * template.compute_milli // WHOLE
+        if tflops > host.tflops_free[slot] or template.vram_bytes > host.vram_free[slot]:
+            return None
+        return GpuGrant(
+            uuid=device.uuid,
+            index=device.index,
+            tflops_milli=tflops,
+            vram_bytes=template.vram_bytes,
+            partition=found,
+            exclusive=self.alone,
+            isolation=self.request.isolation,
+        )
+
+    def grant(self, host: Host, slot: int) -> GpuGrant:
+        """Return what the request gets of a GPU that it fits on. Shares are of its physical amounts, rounded down."""
+        assert host.devices is not None  # noqa: S101
+        device = host.devices[slot]
+        if self.portion is not None:
+            found = self.partition(host, slot)
+            assert found is not None  # noqa: S101
+            return found
         request = self.request
         tflops = device.tflops_milli * request.compute_milli // WHOLE if request.compute_milli else request.tflops_milli
         vram = device.vram_bytes * request.vram_milli // WHOLE if request.vram_milli else request.vram_bytes

@@ -8,17 +8,13 @@ from typing import Final
 
 from schemas.pod import GpuRequest
 
-_UNSUPPORTED: Final = (
-    "partition_template",
-    "gang",
-    "remote",
-)
+_UNSUPPORTED: Final = ("gang", "remote")
 
 
 def unsupported(request: GpuRequest) -> str:
     """Return the first field of a request that cannot be promised, or nothing if all can."""
-    if request.isolation == "partitioned":
-        return "isolation"
+    if request.partition_template and request.isolation != "partitioned":
+        return "partition_template"
     for field in _UNSUPPORTED:
         if getattr(request, field):
             return field

@@ -10,8 +10,8 @@ the order of :data:`schemas.reasons.REASONS`. Let *standing* be the GPUs of a no
   node when at least ``count`` GPUs stood before it and fewer than ``count`` stand after it.
 * ``TooFewGpus`` refuses a node that has fewer than ``count`` GPUs altogether, whatever their state.
 * ``IsolationConflict``, ``GpuNotIdle``, ``GpuHeldExclusively`` and ``GpuSlotsUsedUp`` refuse single GPUs for who is on them (see
-  :mod:`~consumers.allocator.engine.tenancy`), ``InsufficientCompute`` and ``InsufficientVram`` for what is free, and the node
-  when none is left standing.
+  :mod:`~consumers.allocator.engine.tenancy`), ``InsufficientCompute`` and ``InsufficientVram`` for what is free, or
+  ``NoPartition`` in place of both for pods that take partitions; and the node when none is left standing.
 * ``TooFewGpusOnOneNode`` refuses a node on which some GPUs stand, but fewer than ``count``: it could take a pod of fewer
   GPUs, so more nodes of the same kind would not help while a less fragmented one would.
 * ``ContainersDoNotFit`` refuses a node for pods whose containers ask for GPUs of their own (:mod:`.crew`). Until then a GPU
@@ -57,6 +57,7 @@ CONFLICT: Final = 19
 NOT_IDLE: Final = 18
 EXCLUSIVE: Final = 17
 SLOTS: Final = 16
+PARTITION: Final = 15
 COMPUTE: Final = 14
 VRAM: Final = 13
 SAME_NODE: Final = 12
@@ -96,6 +97,7 @@ STAGE_CODES: Final[dict[int, str]] = {
     NOT_IDLE: reasons.GPU_NOT_IDLE,
     EXCLUSIVE: reasons.GPU_EXCLUSIVE,
     SLOTS: reasons.SLOTS,
+    PARTITION: reasons.PARTITION,
     COMPUTE: reasons.COMPUTE,
     VRAM: reasons.VRAM,
     SAME_NODE: reasons.SAME_NODE,

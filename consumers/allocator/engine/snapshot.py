@@ -88,9 +88,9 @@ class Snapshot:
             raise ValueError(f"node {inventory.node} lists a GPU UUID twice: each GPU needs its own")
         host = self._host(inventory.node)
         links = _by_slot(inventory, devices)
-        if host.devices == devices and host.links == links:
+        if (host.devices, host.links, host.partitions) == (devices, links, inventory.partitions):
             return False
-        host.devices, host.links = devices, links
+        host.devices, host.links, host.partitions = devices, links, inventory.partitions
         self._rebuild(host)
         return True
 
@@ -98,7 +98,7 @@ class Snapshot:
         """Forget a node's GPUs."""
         host = self._hosts.get(node)
         if host is not None and host.devices is not None:
-            host.devices, host.links = None, ()
+            host.devices, host.links, host.partitions = None, (), ()
             self._rebuild(host)
             self._drop_if_empty(host)
 
@@ -221,7 +221,7 @@ class Snapshot:
         """
         hosts = [
             (
-                *(host.name, host.node, host.devices, host.links, host.frozen, host.silent),
+                *(host.name, host.node, host.devices, host.links, host.partitions, host.frozen, host.silent),
                 self.allocations(host.name),
                 *host.free(),
             )

@@ -13,6 +13,8 @@ class Together:
     * NUMA binding takes all from one NUMA node, one whose number is known.
     * Topology that is required takes no GPUs that are further apart than allowed.
 
+    Partitions are taken from GPUs that are cut already, so that the others stay whole.
+
     Args:
         manner: What is asked.
         count: GPUs of the pod.
@@ -55,6 +57,8 @@ class Together:
     def choose(self, host: Host, preferred: list[int]) -> list[int]:
         """Return the slots to take, in slot order, out of those left, the preferred ones first."""
         rules, layout, count = self._manner.topology, host.layout, self._count
+        if self._manner.partitioned:
+            preferred = sorted(preferred, key=lambda slot: slot not in host.cuts)
         if self._bind:
             groups = self._bound(host, preferred)
             if rules is not None:

@@ -4,6 +4,8 @@ from collections import OrderedDict
 from typing import Final
 from weakref import WeakValueDictionary
 
+import msgspec
+
 from consumers.allocator.engine.crew import leading, loosest
 from consumers.allocator.engine.eligibility import GpuKind, ScreenKey, screen_key
 from consumers.allocator.engine.fit import Fit
@@ -11,11 +13,12 @@ from consumers.allocator.engine.gradient import Gradient, Terrain
 from consumers.allocator.engine.manner import Manner, manner_of
 from consumers.allocator.engine.need import Need, ShapeKey, shape_key
 from consumers.allocator.engine.packing import Packing
-from consumers.allocator.engine.policy import COMPACT, GRADIENT, PACKING, Policy
+from consumers.allocator.engine.policy import AHEAD, COMPACT, GRADIENT, PACKING, Policy
 from consumers.allocator.engine.ranking import Order, Ranking
 from consumers.allocator.engine.screen import Screen
 from consumers.allocator.engine.table import Table
 from consumers.allocator.engine.words import Wording, WordRanking, in_full
+from consumers.allocator.engine.workload import Workload
 from consumers.allocator.engine.yard import Yard
 from schemas.cluster import GpuDevice, Node
 from schemas.pod import GpuRequest
@@ -38,13 +41,13 @@ class GpuKinds:
         self._numbers: dict[GpuKind, int] = {}
 
     def number(self, device: GpuDevice, node: Node | None) -> tuple[int, bool]:
-        """Return the number of a GPU's kind, a new one for a new kind, and whether pods can get such GPUs at all."""
+        """Return the number of a GPU's kind, a new one for a new kind, and whether pods can get shares of such GPUs at all."""
         kind = GpuKind.of(device, node)
         found = self._numbers.get(kind)
         if found is None:
             self.known.append(kind)
             found = self._numbers[kind] = len(self.known)
-        return found, not kind.barred
+        return found, not kind.barred and kind.mode != "mig"
 
 
 class Views:
@@ -87,6 +90,9 @@ class Views:
     def _order(self, table: Table, request: GpuRequest, policy: Policy, manner: Manner | None) -> Order:
         if manner is not None and manner.in_words:
             return self._wording(table, request, policy, in_full(manner, policy))
+        if manner is not None and manner.partitioned and policy.name in AHEAD:
+            # The modes that look ahead know shares of GPUs and no partitions.
+            policy = msgspec.structs.replace(policy, name=COMPACT, workload=Workload(), prices=())
         if policy.name == GRADIENT:
             return Gradient(request, self._terrain(table, request, policy))
         if policy.name == PACKING:

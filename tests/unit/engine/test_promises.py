@@ -18,10 +18,9 @@ HONOURED = {
     "pool", "count", "tflops_milli", "compute_milli", "vram_bytes", "vram_milli", "cpu_milli", "memory_bytes", "models",
     "vendor", "qos", "priority", "numa_bind", "node_policy", "gpu_policies", "scoring_weights", "topology", "dedicated",
     "gpu_indices", "uuids", "excluded_uuids", "model_words", "excluded_model_words", "vgpu_mode", "nodes", "containers",
-    "dialect",
+    "dialect", "isolation",
 }  # fmt: skip
 REFUSED: dict[str, Any] = {
-    "isolation": "partitioned",
     "partition_template": "1g.10gb",
     "gang": None,
     "remote": True,
