@@ -4,6 +4,7 @@
 * what is given to one pod alone is given to no other, isolations that do not go together are kept apart, no GPU is shared by
   more containers than it has slots, no container is given what its pod does not hold, no node takes more pods with GPUs than
   its pool allows;
+* hardware partitions are such as the GPU can be cut into, never overlap, and nothing else is on a GPU that is cut;
 * a pod stands on one node only, and there once;
 * every record decodes, speaks of the node its subject names, and is its predecessor plus the changes it states: a pod that
   is added holds what the decision behind it grants, and nobody else's share moves;
@@ -23,9 +24,12 @@ from bus.errors import UndecodableError
 from bus.sums import QuotaSums
 from schemas.cluster import GpuInventory, Node, Pool
 from schemas.decision import GpuGrant
+from schemas.hardware import PartitionTemplate
 from schemas.ledger import Allocation, NodeRecord, QuotaRecord
 
-_GIVEN_TWICE: Final = ("GpuOverCapacity", "GpuNotExclusive", "GpuOutOfSlots", "PodOnTwoNodes", "PodTwice")
+_GIVEN_TWICE: Final = (
+    "GpuOverCapacity", "GpuNotExclusive", "GpuOutOfSlots", "PartitionMixed", "PartitionOverlap", "PodOnTwoNodes", "PodTwice",
+)  # fmt: skip
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -52,6 +56,7 @@ class Limits(msgspec.Struct, frozen=True):
         gpus: Milli-TFLOPS and bytes of VRAM by GPU UUID.
         slots: Containers that may share a GPU, by UUID; 0 or no entry for no limit.
         workers: Most pods with GPUs; 0 for no limit.
+        partitions: What a GPU can be cut into, by UUID.
     """
 
     cpu_milli: int
@@ -59,6 +64,7 @@ class Limits(msgspec.Struct, frozen=True):
     gpus: dict[str, tuple[int, int]]
     slots: dict[str, int] = {}
     workers: int = 0
+    partitions: dict[str, tuple[PartitionTemplate, ...]] = {}
 
 
 def limits_of(node: Node, inventory: GpuInventory | None, pool: Pool | None) -> Limits:
@@ -73,6 +79,11 @@ def limits_of(node: Node, inventory: GpuInventory | None, pool: Pool | None) -> 
         gpus={gpu.uuid: (gpu.tflops_milli * over.tflops_ratio // 100, gpu.vram_bytes + extra) for gpu in gpus},
         slots={gpu.uuid: gpu.slots for gpu in gpus if gpu.slots},
         workers=pool.max_workers_per_node,
+        partitions={
+            gpu.uuid: tuple(template for template in inventory.partitions if template.model in ("", gpu.model))
+            for gpu in gpus
+            if inventory is not None and inventory.partitions
+        },
     )
 
 
@@ -248,7 +259,7 @@ class LedgerChecker:
         limits = (self._limits or {}).get(node)
         if limits is None or not added:
             return  # nothing comes to be shared by a pod's leaving
-        for rule, detail in sharing.faults(after.values(), limits.slots):
+        for rule, detail in sharing.faults(after.values(), limits.slots, limits.partitions):
             self._report(seq, node, rule, detail)
         workers = sum(bool(allocation.gpus) for allocation in after.values())
         if 0 < limits.workers < workers and any(after[uid].gpus for uid in added & after.keys()):

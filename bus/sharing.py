@@ -1,20 +1,26 @@
 """Who shares a GPU with whom, as the ledger says: checked with code of its own, so that an allocator's mistake shows."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from schemas.decision import GpuGrant
+from schemas.hardware import PartitionTemplate
 from schemas.ledger import Allocation
 
 Fault = tuple[str, str]
 """Rule and detail."""
 
 
-def faults(allocations: Iterable[Allocation], slots: dict[str, int]) -> Iterator[Fault]:
+def faults(
+    allocations: Iterable[Allocation],
+    slots: dict[str, int],
+    templates: Mapping[str, tuple[PartitionTemplate, ...]],
+) -> Iterator[Fault]:
     """Yield what must not be together on the GPUs of one node.
 
     Args:
         allocations: What the node's pods hold.
         slots: By GPU UUID how many containers may share it; 0 or no entry for no limit.
+        templates: By GPU UUID the partitions that it can be cut into.
     """
     on: dict[str, list[tuple[str, GpuGrant]]] = {}
     for allocation in allocations:
@@ -24,6 +30,8 @@ def faults(allocations: Iterable[Allocation], slots: dict[str, int]) -> Iterator
     for uuid, holders in on.items():
         if len(holders) > 1:
             yield from _together(uuid, holders)
+        if any(grant.partition is not None for _, grant in holders):
+            yield from _cut(uuid, holders, templates.get(uuid, ()))
         used, most = sum(grant.slots for _, grant in holders), slots.get(uuid, 0)
         if most and used > most:
             yield "GpuOutOfSlots", f"GPU {uuid} gives {used} of {most} slots"
@@ -50,3 +58,23 @@ def _beyond(allocation: Allocation) -> Iterator[Fault]:
             if grant.tflops_milli > tflops or grant.vram_bytes > vram:
                 name = f"container {container.name} of pod {allocation.pod_uid}"
                 yield "ContainerBeyondPod", f"{name} is given more of GPU {grant.uuid} than the pod holds"
+
+
+def _cut(uuid: str, holders: list[tuple[str, GpuGrant]], templates: tuple[PartitionTemplate, ...]) -> Iterator[Fault]:
+    places = {(template.id, start, template.slots) for template in templates for start in template.starts}
+    taken: dict[int, str] = {}
+    for uid, grant in holders:
+        cut = grant.partition
+        if cut is None:
+            yield "PartitionMixed", f"GPU {uuid} is cut into partitions, and pod {uid} holds none of them"
+            continue
+        if (cut.template, cut.start, cut.slots) not in places:
+            yield (
+                "UnknownPartition",
+                f"GPU {uuid} cannot be cut into {cut.template} of {cut.slots} slots at slot {cut.start}",
+            )
+        for slot in range(cut.start, cut.start + cut.slots):
+            if slot in taken:
+                yield "PartitionOverlap", f"slot {slot} of GPU {uuid} is in partitions of pods {taken[slot]} and {uid}"
+                break
+            taken[slot] = uid

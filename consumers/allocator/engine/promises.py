@@ -15,6 +15,8 @@ def unsupported(request: GpuRequest) -> str:
     """Return the first field of a request that cannot be promised, or nothing if all can."""
     if request.partition_template and request.isolation != "partitioned":
         return "partition_template"
+    if request.containers and request.isolation == "partitioned":
+        return "containers"  # a partition is cut for a pod
     for field in _UNSUPPORTED:
         if getattr(request, field):
             return field

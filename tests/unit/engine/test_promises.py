@@ -8,7 +8,7 @@ import pytest
 from consumers.allocator.engine import Policy, decide, fits_on
 from schemas import reasons
 from schemas.pod import GpuRequest
-from schemas.requirements import Gang
+from schemas.requirements import ContainerRequest, Gang
 
 IGNORED_SAFELY = {
     "tflops_limit_milli", "compute_limit_milli", "vram_limit_bytes", "workload_profile", "eviction_protection_s",
@@ -39,6 +39,14 @@ def test_what_cannot_be_promised_is_refused_by_name(cluster: Any, field: str, va
     assert (found.node, found.reason) == ("", reasons.UNSUPPORTED)
     assert field in found.message
     assert not fits_on(cluster.snapshot, request, "n")
+
+
+def test_partitions_for_single_containers_are_refused(cluster: Any) -> None:
+    cluster.node("n")
+    containers = (ContainerRequest(name="a"), ContainerRequest(name="b"))
+    request = GpuRequest(pool="p", count=2, isolation="partitioned", containers=containers)
+    found = decide(cluster.snapshot, request, Policy())
+    assert (found.reason, "containers" in found.message) == (reasons.UNSUPPORTED, True)
 
 
 def test_groups_are_refused(cluster: Any) -> None:
