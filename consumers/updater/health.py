@@ -5,12 +5,20 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from schemas.event import Timestamp
 from schemas.rollout import BatchMember, Member, Reason, Rollout, UpdatePolicy
 
 _SHOWN = 3
 
 IsCurrent = Callable[[Member], bool]
 """Whether a member runs what the rollout brings it to."""
+
+
+class Firing(msgspec.Struct, frozen=True):
+    """An alert that fires, and since when it was found."""
+
+    name: str
+    since: Timestamp
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -38,15 +46,19 @@ def some(names: Iterable[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def find_trouble(record: Rollout, members: Iterable[Member], alerts: Iterable[str], is_current: IsCurrent) -> Verdict:
+def find_trouble(
+    record: Rollout, members: Iterable[Member], alerts: Iterable[Firing], is_current: IsCurrent
+) -> Verdict:
     """Look for what stops a rollout at any moment: a crash loop of the new template, or an alert of the pool.
 
-    Alerts do not stop the way back, which may be what ends them.
+    Alerts that are older than the rollout are not its fault, as a pool that is full often has some. None stops the way back,
+    which may be what ends them.
     """
     looping = tuple(m.name for m in members if m.crash_looping and is_current(m) and m.name not in record.skipped)
     if looping:
         return Verdict("CrashLooping", f"crash looping with template {record.target.hash}: {some(looping)}", looping)
-    firing = () if record.back else tuple(alerts)
+    began = record.started_at
+    firing = [] if record.back or began is None else [one.name for one in alerts if one.since >= began]
     return Verdict("AlertsFiring", f"alerts of the pool fire: {some(firing)}") if firing else Verdict()
 
 

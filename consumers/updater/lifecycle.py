@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from consumers.updater.health import IsCurrent, Verdict, find_trouble, judge_batch, some
+from consumers.updater.health import Firing, IsCurrent, Verdict, find_trouble, judge_batch, some
 from consumers.updater.plan import FULL, plan_batch
 from consumers.updater.progress import ACTIVE, UNDER_WAY, busy, fresh, phase_of, stop_clock
 from schemas.rollout import BatchMember, ComponentSpec, Member, Reason, Rollout, Step, Template
@@ -30,12 +30,12 @@ class Seen(msgspec.Struct, frozen=True):
     Attributes:
         spec: What the pool wants; None when it is gone or cannot be read: then nothing is done.
         members: What runs.
-        alerts: Names of the pool's alerts that fire.
+        alerts: The pool's alerts that fire.
     """
 
     spec: ComponentSpec | None
     members: tuple[Member, ...] = ()
-    alerts: tuple[str, ...] = ()
+    alerts: tuple[Firing, ...] = ()
 
 
 def advance(record: Rollout | None, seen: Seen, now: datetime) -> Rollout | None:
@@ -170,7 +170,7 @@ class _Step:
         return None if self.outdated or record.batch else self._finish(())
 
     def _await_quiet(self, trouble: Verdict) -> Rollout | None:
-        """Alerts that fired before the first batch are not its fault, but nothing is begun on top of them."""
+        """Alerts that came before the first batch are not its fault, but nothing is begun on top of them."""
         if (self.record.reason, self.record.message) == (trouble.reason, trouble.message):
             return None
         return self.to("waited", phase="planned", reason=trouble.reason, message=trouble.message)

@@ -23,6 +23,7 @@ from bus.follower import Follower, Record
 from bus.streams import LEDGER, STATE, TICK
 from bus.tasks import end
 from bus.worker import Done, Outcome, Worker
+from consumers.updater.alarms import FILTERS as ALARM_FILTERS
 from consumers.updater.lifecycle import advance
 from consumers.updater.progress import due, replaced, to_replace
 from consumers.updater.view import LEDGER_FILTERS, STATE_FILTERS, Key, View, key_of
@@ -76,6 +77,7 @@ class Updater:
         self.name = name
         self.view = View()
         self._state = Follower(bus, STATE, STATE_FILTERS, self._on_state)
+        self._alarms = Follower(bus, STATE, ALARM_FILTERS, self._on_alarm)
         self._ledger = Follower(bus, LEDGER, LEDGER_FILTERS, self._on_ledger, recreated=self.view.forget_records)
         self._changed: dict[Key, bool] = {}
         self._wake = asyncio.Event()
@@ -87,6 +89,7 @@ class Updater:
     async def run(self, stop: asyncio.Event, *, ready: asyncio.Event | None = None) -> None:
         """Load what there is, take over what is under way, and work until ``stop`` is set."""
         await self._state.start()
+        await self._alarms.start()
         await self._ledger.start()
         await timers.tick_every(self._bus, TIMER, SWEEP_NAME, SWEEP, now=datetime.now(UTC))
         ticks = Worker(PullConsumer(self._bus, TICKS, prefetch=4), self._on_tick, concurrency=4)
@@ -104,6 +107,7 @@ class Updater:
         finally:
             await end(ticking, working, stopped)
             await self._state.stop()
+            await self._alarms.stop()
             await self._ledger.stop()
         for loop in (ticking, working):
             if not loop.cancelled() and (error := loop.exception()) is not None:
@@ -116,6 +120,14 @@ class Updater:
             self._look_soon(self.view.on_state(record))
         except UndecodableError as error:
             self._report(STATE, record, error)
+
+    def _on_alarm(self, record: Record) -> None:
+        try:
+            if self.view.alarms.apply(record):
+                for key in self.view.active():
+                    self._look_soon(key)
+        except (UndecodableError, ValueError) as error:  # its own reader buries it
+            log.info("%s at %d: %s", record.subject, record.seq, error)
 
     def _on_ledger(self, record: Record) -> None:
         try:

@@ -5,11 +5,12 @@ from collections import defaultdict
 from bus import codec, subjects
 from bus.errors import UndecodableError
 from bus.follower import Record
+from consumers.updater.alarms import Alarms
 from consumers.updater.lifecycle import Seen
 from consumers.updater.progress import ACTIVE
 from schemas.rollout import COMPONENTS, Component, ComponentSpec, Member, Rollout
 
-STATE_FILTERS = ("gpubus.state.component.>", "gpubus.state.member.>")
+STATE_FILTERS = ("gpubus.state.component.*.*", "gpubus.state.member.*.*.*")
 LEDGER_FILTERS = ("gpubus.ledger.rollout.>",)
 
 Key = tuple[str, Component]
@@ -40,6 +41,7 @@ class View:
         self._members: defaultdict[Key, dict[str, Member]] = defaultdict(dict)
         self._records: dict[Key, tuple[Rollout, int]] = {}
         self._unreadable: defaultdict[Key, set[str]] = defaultdict(set)
+        self.alarms = Alarms()
 
     def keys(self) -> list[Key]:
         """Return every key that something is known of, in order."""
@@ -53,7 +55,7 @@ class View:
         """Return what is known of one pool and component; no specification when some of it cannot be read."""
         if self._unreadable[key]:
             return Seen(None)
-        return Seen(self._specs.get(key), tuple(self._members[key].values()))
+        return Seen(self._specs.get(key), tuple(self._members[key].values()), self.alarms.firing(key[0]))
 
     def member(self, key: Key, name: str) -> Member | None:
         """Return a member as it runs."""

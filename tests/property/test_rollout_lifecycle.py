@@ -36,7 +36,7 @@ PLAYS = {
     "free": lambda world, _: world.blocked.clear(),
     "crash": lambda world, name: world.crashing.add(name),
     "heal": lambda world, _: heal(world),
-    "alert": lambda world, _: setattr(world, "alerts", ("Alert",)),
+    "alert": lambda world, _: world.alert("Alert"),
     "quiet": lambda world, _: setattr(world, "alerts", ()),
     **{word: lambda world, _, word=word: order(world, word) for word in ORDERS},
 }

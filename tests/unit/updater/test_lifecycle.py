@@ -158,17 +158,33 @@ def _unless(world: World, one):
     return Replaced(outcome="done") if one.name in world.stuck else world._replace_real(one)
 
 
-def test_alerts_of_the_pool_hold_the_first_batch_back_halt_later_ones_and_do_not_stop_the_way_back() -> None:
-    world = changed()
-    world.alerts = ("GpuTooHot",)
+def test_alerts_that_begin_after_the_change_hold_the_first_batch_back_and_halt_later_ones() -> None:
+    world = World()
+    world.alert("OldOne")  # a full pool often has some: they are no fault of the rollout
+    world.now += timedelta(seconds=1)
+    world.want(NEW, windows=("* 13 * * *",))
     world.settle()
-    assert (world.phase, world.record.reason, world.touched) == ("planned", "AlertsFiring", [])
-    world.alerts = ()
+    assert world.phase == "window"
+    world.alert("GpuTooHot")
+    world.settle()
+    assert (world.phase, world.record.reason) == ("planned", "AlertsFiring")
+    world.now = world.now.replace(hour=13)
+    world.settle()
+    assert (world.phase, world.touched) == ("planned", [])
+    world.alerts = world.alerts[:1]
     world.settle()
     world.run(lambda w: w.phase == "interval")
-    world.alerts = ("GpuTooHot",)
+    world.alert("GpuTooHot")
     world.settle()
     assert (world.phase, world.record.message) == ("halted", "alerts of the pool fire: GpuTooHot")
+
+
+def test_alerts_do_not_stop_the_way_back() -> None:
+    world = changed()
+    world.settle()
+    world.alert("GpuTooHot")
+    world.settle()
+    assert world.phase == "halted"
     world.order(orders.rollback)
     world.settle()
     world.run()

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from consumers.updater.health import Firing
 from consumers.updater.lifecycle import Seen, advance
 from consumers.updater.progress import due, replaced, to_replace
 from schemas.rollout import Component, ComponentSpec, Member, Replaced, Rollout, Template, UpdatePolicy
@@ -24,7 +25,7 @@ class World:
         self.component: Component = component
         self.spec: ComponentSpec | None = ComponentSpec(pool="p", component=component, template=OLD, policy=policy)
         self.members: dict[str, Member] = {}
-        self.alerts: tuple[str, ...] = ()
+        self.alerts: tuple[Firing, ...] = ()
         self.record: Rollout | None = None
         self.history: list[Rollout] = []
         self.touched: list[str] = []
@@ -44,6 +45,10 @@ class World:
         known = {"pool": "p", "component": self.component, "name": name, "uid": f"u{self.made}", "ready": True}
         member = Member(**known | {"created_at": START + timedelta(seconds=self.made), "hash": ""} | facts)
         self.members[name] = msgspec.structs.replace(member, hash=member_hashes(template)(member))
+
+    def alert(self, name: str) -> None:
+        """Let an alert begin to fire now."""
+        self.alerts = (*self.alerts, Firing(name=name, since=self.now))
 
     def want(self, template: Template, **policy: Any) -> None:
         assert self.spec is not None
