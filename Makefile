@@ -27,11 +27,11 @@ $(VENV)/.demo: $(VENV)/.made pyproject.toml
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.demo
-	@$(PIP) install --editable '.[local,agent]' --group test
+	@$(PIP) install --editable '.[local,agent,gateway]' --group test
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.demo
-	@$(PIP) install --editable '.[local,agent]' --group lint
+	@$(PIP) install --editable '.[local,agent,gateway]' --group lint
 	@touch $@
 
 demo: $(VENV)/.demo

@@ -16,6 +16,7 @@ from schemas.pod import Pod, Release, Schedule, Waiting
 from schemas.quota import Quota
 from schemas.record import RecorderCounters
 from schemas.rollout import ComponentSpec, Member, Rollout
+from schemas.slots import WorkloadSlots
 from schemas.usage import NodeUsage
 
 
@@ -47,6 +48,7 @@ EVENT_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     "gpubus.drift.v1": Drift,
     "gpubus.ledger.node.v1": NodeRecord,
     "gpubus.ledger.quota.v1": QuotaRecord,
+    "gpubus.ledger.workload.v1": WorkloadSlots,
     "gpubus.decision.v1": Decision,
     "gpubus.journal.v1": Turn,
     "gpubus.schedule.v1": Schedule,

@@ -77,7 +77,8 @@ def role(
 
     plays = {**ROLES, **METRICS_ROLES}
     if role not in plays:
-        raise InputError(f"role {role!r} is unknown: choose one of {', '.join((*plays, 'agent', *CLUSTER_ROLES))}")
+        known = (*plays, "agent", "gateway", "mutator", *CLUSTER_ROLES)
+        raise InputError(f"role {role!r} is unknown: choose one of {', '.join(known)}")
     check_replicas(replicas)
     run(run_process(plays[role], unique_name(role, name), servers(nats), replicas, exit_with_stdin=exit_with_stdin))
 

@@ -5,6 +5,7 @@
 
 from schemas.dialects import hami, tensorfusion, tf_keys
 from schemas.dialects.hami_config import HamiConfig
+from schemas.dialects.moved import with_moved
 from schemas.dialects.text import RequestError
 from schemas.dialects.tf_defaults import GangProfile, GpuAmounts, GpuResources, TensorFusionDefaults, WorkloadProfile
 from schemas.dialects.view import ContainerView, PodSpecView, host_amounts
@@ -33,12 +34,14 @@ def parse_pod(
     A pod speaks TensorFusion when it has the label ``tensor-fusion.ai/enabled: "true"`` or an annotation that asks for
     GPUs. Its ``nvidia.com/gpu`` limits are then taken over, as of a pod that moves from the native device plugin. All else
     of HAMi beside it is refused, for the two could contradict each other. The label ``"false"`` keeps us away altogether.
+    A pod that admission has changed is read as it was before.
 
     Raises:
         RequestError: The request cannot be understood or granted as written, or is made in both dialects.
     """
     if tf_keys.opted_out(pod):
         return None
+    pod = with_moved(pod)
     if not tf_keys.speaks(pod):
         return hami.parse(pod, hami_config)
     for container in (*pod.init_containers, *pod.containers):

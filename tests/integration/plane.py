@@ -114,6 +114,18 @@ class ControlPlane:
         )
         self._await_ready()
 
+    def start_controllers(self, *names: str) -> None:
+        """Start kube-controller-manager with only the controllers named, such as ``replicaset``."""
+        self._run(
+            "kube-controller-manager",
+            f"--kubeconfig={self.kubeconfig}",
+            f"--controllers={','.join(names)}",
+            f"--secure-port={free_port()}",
+            "--bind-address=127.0.0.1",
+            f"--cert-dir={self.home / 'controllers'}",
+            "--leader-elect=false",
+        )
+
     def stop(self, name: str, how: signal.Signals = signal.SIGKILL) -> None:
         process = self._processes.pop(name, None)
         if process is not None:

@@ -1,0 +1,180 @@
+"""Slots on the bus: taken, confirmed and given back by compare-and-set, so that any number of mutators count as one."""
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+
+from bus import codec, subjects
+from bus.connection import Bus
+from bus.errors import ApiError, ConflictError, PublishUnconfirmedError, UndecodableError
+from bus.follower import Follower, Record
+from bus.streams import LEDGER, STATE
+from consumers.mutator.mutate import SLOT_LABEL
+from consumers.mutator.slots import confirm, give_back, take
+from schemas.event import Event
+from schemas.pod import Pod
+from schemas.slots import WorkloadSlots
+
+log = logging.getLogger("gpubus.mutator")
+
+
+class SlotsUnknownError(Exception):
+    """The number of slots cannot be told just now; the message says why."""
+
+
+class Counters:
+    """All slots of the cluster, followed and changed.
+
+    Args:
+        bus: The connection.
+        name: Unique name of this process.
+    """
+
+    def __init__(self, bus: Bus, name: str) -> None:
+        self._bus = bus
+        self._source = f"/gpubus/mutator/{name}"
+        self._records: dict[str, tuple[int, WorkloadSlots]] = {}
+        self._frozen: set[str] = set()
+        self._owners: dict[str, str] = {}
+        self._pods: dict[str, str] = {}
+        self._changes = 0
+        self._name = name
+        self._ledger = Follower(bus, LEDGER, ["gpubus.ledger.>"], self._on_ledger, recreated=self._records.clear)
+        self._state = Follower(bus, STATE, ["gpubus.state.pod.>"], self._on_pod)
+        self._loaded = False
+
+    async def start(self) -> None:
+        """Load who holds a slot and which pods there are, and give back the slots of pods that went while we were away."""
+        await self._ledger.start()  # first: a pod that holds a slot by now is in STATE, or has gone
+        await self._state.start()
+        self._loaded = True
+        there = set(self._pods.values())
+        for owner, (_, record) in list(self._records.items()):
+            for slot in record.slots:
+                if slot.pod_uid and slot.id not in there:
+                    self._later(owner, slot.id, "")
+
+    async def stop(self) -> None:
+        """Stop following."""
+        await self._state.stop()
+        await self._ledger.stop()
+
+    async def take(self, owner: str, slot: str, limit: int, *, dry_run: bool = False) -> bool:
+        """Take a slot of ``owner`` if fewer than ``limit`` are taken, and return whether it is ours.
+
+        Raises:
+            SlotsUnknownError: The bus cannot say, or the record is unreadable; then nobody may count on it.
+        """
+        fresh = False
+        while True:
+            self._check(owner)
+            seq, record = self._records.get(owner, (0, WorkloadSlots(owner=owner)))
+            after, granted = take(record, slot, limit, datetime.now(UTC))
+            if granted and (after is record or dry_run):
+                return True
+            try:
+                if granted:
+                    await self._replace(seq, after)
+                    return True
+                if fresh:
+                    return False
+                await self._ledger.caught_up()  # a slot may have come free that we have not heard of
+                fresh = True
+            except ConflictError:
+                await self._ledger.caught_up()
+            except (ApiError, PublishUnconfirmedError, TimeoutError) as error:
+                raise SlotsUnknownError(f"the slots of {owner} cannot be counted: {error}") from None
+
+    def _check(self, owner: str) -> None:
+        if owner in self._frozen:
+            raise SlotsUnknownError(f"the record of the slots of {owner} cannot be read: see `gpubus dead list`")
+
+    async def _replace(self, seq: int, record: WorkloadSlots) -> None:
+        self._changes += 1
+        event = Event(
+            id=f"{self._name}:{self._changes}",
+            source=self._source,
+            type="gpubus.ledger.workload.v1",
+            subject=record.owner,
+            time=datetime.now(UTC),
+            data=record,
+        )
+        subject = slots_subject(record.owner)
+        ack = await self._bus.publisher.publish(subject, codec.encode(event), expected=seq, timeout=5.0)
+        self._keep(record.owner, ack.seq, record)
+
+    def _keep(self, owner: str, seq: int, record: WorkloadSlots) -> None:
+        if seq > self._records.get(owner, (0, None))[0]:
+            self._records[owner] = (seq, record)
+            for slot in record.slots:
+                self._owners[slot.id] = owner
+
+    # What the bus says
+
+    def _on_ledger(self, record: Record) -> None:
+        try:
+            _, kind, *name = subjects.names(record.subject)
+            if kind != "workload":
+                return
+            owner = "/".join(name)
+            data = None if record.deleted else codec.decode_as(WorkloadSlots, record.payload).data
+            if data is not None:
+                codec.check_name(data.owner, owner)
+        except (UndecodableError, ValueError) as error:
+            log.warning("LEDGER %d on %s: %s", record.seq, record.subject, error)
+            self._frozen.add("/".join(subjects.names(record.subject)[2:]))
+            return
+        self._frozen.discard(owner)
+        self._keep(owner, record.seq, data or WorkloadSlots(owner=owner))
+
+    def _on_pod(self, record: Record) -> None:
+        slot, uid = "", ""
+        if not record.deleted:
+            try:
+                pod = codec.decode_as(Pod, record.payload).data
+            except UndecodableError as error:
+                log.warning("STATE %d on %s: %s", record.seq, record.subject, error)
+                return  # whoever cannot be read keeps what it has
+            slot, uid = pod.labels.get(SLOT_LABEL, ""), pod.uid
+            if pod.phase in {"Succeeded", "Failed"}:
+                slot = ""
+        before = self._pods.pop(record.subject, "")
+        if slot:
+            self._pods[record.subject] = slot
+        if not self._loaded:
+            self._loaded_later(slot, uid)
+            return
+        if before and before != slot:
+            self._later(self._owners.get(before, ""), before, "")
+        if slot and slot != before:
+            self._later(self._owners.get(slot, ""), slot, uid)
+
+    def _loaded_later(self, slot: str, uid: str) -> None:
+        if slot and (owner := self._owners.get(slot, "")):
+            self._later(owner, slot, uid)
+
+    def _later(self, owner: str, slot: str, uid: str) -> None:
+        if owner:
+            self._bus.spawn(self._settle(owner, slot, uid), name=f"slot-{slot}")
+
+    async def _settle(self, owner: str, slot: str, uid: str) -> None:
+        """Confirm a slot for the pod ``uid``, or give it back for an empty one. Every mutator tries; one will do it."""
+        for attempt in range(100):
+            seq, record = self._records.get(owner, (0, WorkloadSlots(owner=owner)))
+            after = confirm(record, slot, uid, datetime.now(UTC)) if uid else give_back(record, slot)
+            if after is record or owner in self._frozen:
+                return
+            try:
+                await self._replace(seq, after)
+            except ConflictError:
+                await self._ledger.caught_up()
+            except (ApiError, PublishUnconfirmedError, TimeoutError) as error:
+                log.info("slot %s of %s: %s; trying again", slot, owner, error)
+                await asyncio.sleep(min(0.1 * 2**attempt, 5.0))
+            else:
+                return
+
+
+def slots_subject(owner: str) -> str:
+    """Subject of the slots of a controller, ``namespace/kind/name/uid``."""
+    return subjects.subject("ledger", "workload", *owner.split("/"))

@@ -1,0 +1,271 @@
+"""What becomes of one pod at admission. Pure: a pod and what operators have set in, a changed pod or a refusal out.
+
+Nothing is reserved for a pod that is only proposed: it has no UID yet, may be invalid, or may be sent twice. A pod that
+comes a second time, changed by us already, is changed into the same.
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any, Final
+
+import msgspec
+
+from consumers.mutator import environment
+from consumers.mutator.environment import Variable, literal
+from consumers.mutator.isolation import ADDED, isolate
+from consumers.mutator.moved import move
+from consumers.mutator.options import Images, Options
+from consumers.mutator.patch import diff
+from schemas.admission import PatchOperation
+from schemas.dialects import HamiConfig, PodSpecView, RequestError, TensorFusionDefaults, parse_pod
+from schemas.dialects import tf_keys as keys
+from schemas.dialects.moved import with_moved
+from schemas.dialects.view import POOL_KEY, ContainerView
+from schemas.kube.core import KubePod
+from schemas.kube.views import view_of
+from schemas.pod import WHOLE, GpuRequest
+
+SLOT_LABEL: Final = "gpubus.io/slot"
+"""Label of a pod that counts among a controller's ``enabled-replicas``: UID of the admission that took its slot."""
+
+_PRIORITY_CLASSES: Final = {"high": "tensor-fusion-high", "critical": "tensor-fusion-critical"}
+_PRIORITY: Final = "nvidia.com/priority"
+_TOLERATION: Final = {
+    "key": "tensor-fusion.ai/used-by", "operator": "Equal", "value": "tensor-fusion", "effect": "PreferNoSchedule",
+}  # fmt: skip
+
+
+_known = msgspec.json.Decoder(KubePod)
+_whole = msgspec.json.Decoder(dict[str, Any])
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """``enabled-replicas``: the pod is ours only if fewer than ``limit`` pods of ``owner`` are, or ``id`` is among them."""
+
+    id: str
+    owner: str
+    limit: int
+
+
+class Mutation(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of a pod that may be created.
+
+    Attributes:
+        request: What it asks of us; None for a pod that is not ours.
+        patch: What changes in it; nothing for a pod that is not ours.
+        warnings: What its user should know.
+        slot: What must be taken before the patch applies; without it the pod stays as it is.
+    """
+
+    request: GpuRequest | None = None
+    patch: tuple[PatchOperation, ...] = ()
+    warnings: tuple[str, ...] = ()
+    slot: Slot | None = None
+
+
+class Context(msgspec.Struct, frozen=True, kw_only=True):
+    """What operators have set.
+
+    Attributes:
+        options: For all pods.
+        images: Images of the providers, by vendor.
+        hami: Words and defaults of HAMi's dialect.
+        defaults: For a namespace, a profile's name and a pool's name, what stands behind a TensorFusion pod.
+    """
+
+    options: Options = Options()
+    images: dict[str, Images] = {}
+    hami: HamiConfig
+    defaults: Callable[[str, str, str], TensorFusionDefaults]
+
+
+def mutate(raw: bytes, namespace: str, admission: str, context: Context) -> Mutation:
+    """Return what becomes of a pod that is to be created.
+
+    Args:
+        raw: The pod in JSON.
+        namespace: Where it is to be created; the pod may leave it out.
+        admission: UID of the admission request, which a slot is taken under.
+        context: What operators have set.
+
+    Raises:
+        RequestError: It asks for GPUs in a way that cannot be understood or granted; the message is for its user.
+    """
+    pod, view = _decode(raw, namespace)
+    defaults = context.defaults(namespace, view.annotation(keys.PROFILE), view.annotation(POOL_KEY))
+    request = parse_pod(view, tensorfusion_defaults=defaults, hami_config=_hami(context))
+    if request is None:
+        return Mutation()
+    _refuse(pod, request)
+    slot = _slot(pod, namespace, view, admission)
+    changed = deepcopy(pod)
+    warnings = _change(changed, view, request, context, frozenset(name for name, _ in defaults.native_resources))
+    if slot is not None:
+        changed["metadata"]["labels"] = {**(changed["metadata"].get("labels") or {}), SLOT_LABEL: slot.id}
+    return Mutation(request=request, patch=tuple(diff(pod, changed)), warnings=tuple(warnings), slot=slot)
+
+
+def _hami(context: Context) -> HamiConfig:
+    """Return HAMi's words, with which pods that we have given a scheduler are still ours when they come again."""
+    options, hami = context.options, context.hami
+    ours = {*hami.scheduler_names, options.hami_scheduler, options.extender_scheduler} - {""}
+    return msgspec.structs.replace(hami, scheduler_names=tuple(sorted(ours)))
+
+
+def _decode(raw: bytes, namespace: str) -> tuple[dict[str, Any], PodSpecView]:
+    try:
+        known, pod = _known.decode(raw), _whole.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestError("pod", "", f"is no pod that could be created: {error}", "see the Kubernetes API") from None
+    if not known.spec.containers:
+        raise RequestError("spec.containers", "", "is empty", "a pod has at least one container")
+    return pod, with_moved(msgspec.structs.replace(view_of(known), namespace=namespace))
+
+
+def _refuse(pod: dict[str, Any], request: GpuRequest) -> None:
+    node = pod["spec"].get("nodeName")
+    if node:
+        fix = "leave it out; to choose a node use a node selector"
+        raise RequestError(
+            "spec.nodeName", node, "gives the pod a node past the scheduler that knows what its GPUs hold", fix
+        )
+    if request.remote:
+        fix = f'set {keys.LOCAL}: "true"'
+        raise RequestError(keys.LOCAL, "false", "asks for GPUs of another node, which is not supported yet", fix)
+
+
+def _slot(pod: dict[str, Any], namespace: str, view: PodSpecView, admission: str) -> Slot | None:
+    written = view.annotation(keys.ENABLED_REPLICAS)
+    if not written:
+        return None
+    # A pod that comes a second time, after another webhook has changed it, has its slot already.
+    taken = view.labels.get(SLOT_LABEL, admission)
+    owner = next((one for one in pod["metadata"].get("ownerReferences") or () if one.get("controller")), None)
+    if owner is None:
+        fix = "put the pod under a Deployment or another controller, or drop the annotation"
+        raise RequestError(keys.ENABLED_REPLICAS, written, "counts pods of one controller, and this pod has none", fix)
+    return Slot(
+        id=taken, owner=f"{namespace}/{owner['kind']}/{owner['name']}/{owner.get('uid', '')}", limit=int(written)
+    )
+
+
+def _change(
+    pod: dict[str, Any], view: PodSpecView, request: GpuRequest, context: Context, native: frozenset[str]
+) -> list[str]:
+    """Change a pod that is ours, in place, and return what its user should know."""
+    options, spec = context.options, pod["spec"]
+    names = set(request.container_names) | {one.name for one in request.containers}
+    present = [one for kind in ("initContainers", "containers") for one in spec.get(kind) or ()]
+    managed = [one for one in present if one["name"] in names]
+    common: list[Variable] = []
+    if request.dialect == "hami":
+        spec["schedulerName"] = _scheduler(spec, options, options.hami_scheduler)
+        taken = {context.hami.count_name, *context.hami.own_names, _PRIORITY}
+        move(pod, frozenset(taken), _exclusive(view, request, context.hami))
+        if options.gpu_core_policy not in {"", "default"}:
+            common.append(literal("GPU_CORE_UTILIZATION_POLICY", options.gpu_core_policy))
+    else:
+        spec["schedulerName"] = _scheduler(spec, options, options.scheduler)
+        move(pod, native, {})
+        common += isolate(spec, managed, request, context.images.get(request.vendor or "NVIDIA", Images()))
+        _words(pod, view, request)
+    warnings = []
+    first = 0
+    for container in managed:
+        # What isolation says of a variable counts more.
+        variables = list(
+            {one["name"]: one for one in (*_variables(view, request, container["name"], first), *common)}.values()
+        )
+        overridden = environment.put(container, variables)
+        first += _count(request, container["name"]) if _apart(request) else 0
+        warnings += [_overridden(container["name"], name) for name in overridden]
+    none = [literal(environment.NVIDIA_VISIBLE_DEVICES, environment.NO_DEVICES)]
+    for container in present:
+        if container["name"] not in names | ADDED:
+            warnings += [_overridden(container["name"], name) for name in environment.put(container, none)]
+    return warnings
+
+
+def _overridden(container: str, name: str) -> str:
+    return f"container {container}: {name} is set by gpubus from the pod's allocation; the value in the pod is not used"
+
+
+def _scheduler(spec: dict[str, Any], options: Options, ours: str) -> str:
+    """Return who is to place the pod: a kube-scheduler that asks us, where there is one and only it can promise all."""
+    affinity = spec.get("affinity") or {}
+    volumes = spec.get("volumes") or ()
+    elsewhere = (
+        affinity.get("podAffinity")
+        or affinity.get("podAntiAffinity")
+        or spec.get("topologySpreadConstraints")
+        or spec.get("resourceClaims")
+        or any("persistentVolumeClaim" in volume or "ephemeral" in volume for volume in volumes)
+    )
+    return options.extender_scheduler if elsewhere and options.extender_scheduler else ours
+
+
+def _exclusive(view: PodSpecView, request: GpuRequest, config: HamiConfig) -> dict[str, dict[str, str]]:
+    """Return the compute that HAMi's webhook writes on a container which asks for whole GPUs: all of it."""
+    one = request.container_names[:1] if not request.containers else ()
+    dedicated = one if request.dedicated else tuple(part.name for part in request.containers if part.dedicated)
+    return {
+        name: {config.core_name: "100"} for name in dedicated if not _container(view, name).resource(config.core_name)
+    }
+
+
+def _container(view: PodSpecView, name: str) -> ContainerView:
+    return next(one for one in (*view.init_containers, *view.containers) if one.name == name)
+
+
+def _apart(request: GpuRequest) -> bool:
+    """Whether each container has GPUs of its own, rather than all of them the same."""
+    return len(request.containers) > 1 or len(request.container_counts) > 1
+
+
+def _count(request: GpuRequest, name: str) -> int:
+    for part in request.containers:
+        if part.name == name:
+            return part.count
+    if request.container_counts:
+        return request.container_counts[request.container_names.index(name)]
+    return request.count
+
+
+def _variables(view: PodSpecView, request: GpuRequest, name: str, first: int) -> list[Variable]:
+    variables = [environment.visible_devices(name if _apart(request) else "")]
+    if request.dialect != "hami":
+        return [*variables, literal("CONTAINER_NAME", name)]
+    variables += environment.vram_limits("CUDA_DEVICE_MEMORY_LIMIT_", _count(request, name), first)
+    share = next((part.compute_milli for part in request.containers if part.name == name), request.compute_milli)
+    if share:
+        variables.append(literal("CUDA_DEVICE_SM_LIMIT", str(share * 100 // WHOLE)))
+    priority = _container(view, name).limits.get(_PRIORITY)
+    if priority is not None:
+        if priority not in {"0", "1"}:
+            raise RequestError(f"container {name} {_PRIORITY}", priority, "is no priority", "write 0 (high) or 1 (low)")
+        variables.append(literal("CUDA_TASK_PRIORITY", priority))
+    return variables
+
+
+def _words(pod: dict[str, Any], view: PodSpecView, request: GpuRequest) -> None:
+    """Write what TensorFusion's tools read: what was decided for the pod in its own words, and whose it is."""
+    meta, spec = pod["metadata"], pod["spec"]
+    meta["annotations"] = {
+        **(meta.get("annotations") or {}),
+        POOL_KEY: request.pool,
+        keys.QOS: request.qos,
+        keys.ISOLATION: request.isolation,
+        keys.LOCAL: "true",
+        keys.INJECT: ",".join(request.container_names),
+    }
+    workload = {keys.WORKLOAD: view.owner} if view.owner else {}
+    meta["labels"] = {
+        **(meta.get("labels") or {}), keys.ENABLED: "true", keys.COMPONENT: "worker", POOL_KEY: request.pool, **workload,
+    }  # fmt: skip
+    tolerations = spec.get("tolerations") or []
+    if _TOLERATION not in tolerations:
+        spec["tolerations"] = [*tolerations, _TOLERATION]
+    wanted = _PRIORITY_CLASSES.get(request.qos)
+    if wanted and not spec.get("priorityClassName"):
+        spec["priorityClassName"] = wanted
+        spec.pop("priority", None)

@@ -1,0 +1,75 @@
+"""What operators have set, as the bus says it: admission reads a pod with the same pools, profiles and quotas as the watcher."""
+
+import logging
+
+import msgspec
+
+from bus import codec, subjects
+from bus.connection import Bus
+from bus.errors import UndecodableError
+from bus.follower import Follower, Record
+from bus.streams import STATE
+from consumers.mutator.mutate import Context
+from consumers.mutator.options import Images, Options
+from schemas.kube.defaults import Settings
+from schemas.kube.resources import CustomResource
+
+log = logging.getLogger("gpubus.mutator")
+
+
+class Operators:
+    """Settings of the cluster, kept current.
+
+    Args:
+        bus: The connection.
+        options: What the role's file says.
+    """
+
+    def __init__(self, bus: Bus, options: Options) -> None:
+        self._options = options
+        self._settings = Settings(self._changed)
+        self._context: Context | None = None
+        self._state = Follower(bus, STATE, [f"{subjects.subject('state', 'config')}.>"], self._on_state)
+
+    async def start(self) -> None:
+        """Begin to follow, and return when everything that is set is known."""
+        await self._state.start()
+
+    async def stop(self) -> None:
+        """Stop following."""
+        await self._state.stop()
+
+    def _on_state(self, record: Record) -> None:
+        try:
+            _, _, plural, namespace, name = subjects.names(record.subject)
+            data = None if record.deleted else codec.decode_as(CustomResource, record.payload).data
+            self._settings.apply(plural, namespace, name, data)
+        except (UndecodableError, ValueError, msgspec.DecodeError) as error:
+            # What was set before stays in force; the watcher has refused it to its user already.
+            log.warning("STATE %d on %s: %s", record.seq, record.subject, error)
+
+    def _changed(self, _plural: str, _namespace: str, _name: str) -> None:
+        self._context = None
+
+    def context(self) -> Context:
+        """Return everything as it is now."""
+        if self._context is None:
+            options, settings = self._options, self._settings
+            images = {
+                item.spec.vendor: Images(
+                    limiter=item.spec.images.middleware,
+                    client=item.spec.images.remote_client,
+                    worker=item.spec.images.remote_worker,
+                )
+                for item in settings.providers.items.values()
+            }
+            hami = msgspec.structs.replace(
+                settings.hami(),
+                default_memory_mib=options.default_memory,
+                default_cores_percent=options.default_cores,
+                default_gpu_num=options.default_gpu_num,
+                memory_factor=options.memory_factor,
+                force_overwrite_default_scheduler=options.force_overwrite_default_scheduler,
+            )
+            self._context = Context(options=options, images=images, hami=hami, defaults=settings.defaults)
+        return self._context

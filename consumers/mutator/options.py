@@ -1,0 +1,64 @@
+"""What operators set for admission beside what custom resources say: a file in YAML, with keys in camelCase as in the chart."""
+
+from typing import Annotated
+
+import msgspec
+
+
+class Images(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Images of a vendor's ``ProviderConfig``; empty where none is configured.
+
+    Attributes:
+        limiter: ``images.middleware``: the limiter library that soft isolation preloads.
+        client: ``images.remoteClient``: the library that hands GPU calls to a worker beside the container.
+        worker: ``images.remoteWorker``: that worker, which hard isolation limits.
+    """
+
+    limiter: str = ""
+    client: str = ""
+    worker: str = ""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """How admission treats pods.
+
+    Attributes:
+        scheduler: ``schedulerName`` of pods in TensorFusion's words.
+        hami_scheduler: ``schedulerName`` of pods in HAMi's words.
+        extender_scheduler: A stock kube-scheduler that asks us as its extender, for pods that need what only it knows: volumes
+            that wait for their first consumer, affinity to other pods, topology spread. Empty: there is none.
+        gpu_core_policy: HAMi's ``gpuCorePolicy``: ``default``, ``force`` or ``disable``.
+        default_memory: HAMi's ``defaultMemory``, in MiB.
+        default_cores: HAMi's ``defaultCores``, in percent.
+        default_gpu_num: HAMi's ``defaultGPUNum``.
+        memory_factor: HAMi's ``memoryFactor``.
+        force_overwrite_default_scheduler: HAMi's flag: pods of ``default-scheduler`` that ask for GPUs are ours.
+    """
+
+    scheduler: str = "tensor-fusion-scheduler"
+    hami_scheduler: str = "hami-scheduler"
+    extender_scheduler: str = ""
+    gpu_core_policy: str = ""
+    default_memory: Annotated[int, msgspec.Meta(ge=0)] = 0
+    default_cores: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
+    default_gpu_num: Annotated[int, msgspec.Meta(ge=0)] = msgspec.field(default=1, name="defaultGPUNum")
+    memory_factor: Annotated[int, msgspec.Meta(ge=1)] = 1
+    force_overwrite_default_scheduler: bool = True
+
+    def __post_init__(self) -> None:
+        if self.gpu_core_policy not in ("", "default", "force", "disable"):
+            raise ValueError(f"gpuCorePolicy is {self.gpu_core_policy!r}: write default, force or disable")
+
+
+def read_options(text: str) -> Options:
+    """Return the options that a YAML text states.
+
+    Raises:
+        ValueError: It is no YAML, has an unknown key, or a value of the wrong kind; the message names the place.
+    """
+    import yaml  # noqa: PLC0415  most processes have no file
+
+    try:
+        return msgspec.convert(yaml.safe_load(text) or {}, Options)
+    except (yaml.YAMLError, msgspec.ValidationError) as error:
+        raise ValueError(" ".join(str(error).split())) from None

@@ -1,0 +1,76 @@
+"""The mutator's shell: answers admissions from the queue group ``gpubus.rpc.mutate``."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from bus.connection import Bus
+from bus.rpc import Service
+from consumers.mutator.counters import Counters
+from consumers.mutator.mutate import Context, mutate
+from schemas.admission import Admit, Admitted
+from schemas.dialects import RequestError
+
+log = logging.getLogger("gpubus.mutator")
+
+UNPROCESSABLE: Final = 422
+
+
+class MutatorStatistics(msgspec.Struct):
+    """Counters since the start."""
+
+    changed: int = 0
+    left: int = 0
+    refused: int = 0
+
+
+class Mutator:
+    """One mutator process.
+
+    Args:
+        bus: The connection.
+        name: Unique name of this process.
+        context: Returns what operators have set, as it is now.
+    """
+
+    def __init__(self, bus: Bus, name: str, context: Callable[[], Context]) -> None:
+        self._context = context
+        self._counters = Counters(bus, name)
+        self._services = (
+            Service(bus, "mutate", Admit, self._admit, concurrency=128),
+            Service(bus, "mutate.ready", type(None), self._ready),
+        )
+        self.statistics = MutatorStatistics()
+
+    async def run(self, stop: asyncio.Event, *, ready: asyncio.Event | None = None) -> None:
+        """Answer until ``stop`` is set; finish what has been begun."""
+        await self._counters.start()
+        for service in self._services:
+            await service.start()
+        if ready is not None:
+            ready.set()
+        await stop.wait()
+        for service in self._services:
+            await service.stop()
+        await self._counters.stop()
+
+    async def _ready(self, _: None) -> bool:
+        return True
+
+    async def _admit(self, request: Admit) -> Admitted:
+        try:
+            mutation = mutate(bytes(request.pod), request.namespace, request.uid, self._context())
+        except RequestError as error:
+            self.statistics.refused += 1
+            return Admitted(allowed=False, message=f"gpubus: {error}", code=UNPROCESSABLE)
+        slot = mutation.slot
+        if mutation.request is None or (
+            slot is not None and not await self._counters.take(slot.owner, slot.id, slot.limit, dry_run=request.dry_run)
+        ):
+            self.statistics.left += 1
+            return Admitted(allowed=True)
+        self.statistics.changed += 1
+        return Admitted(allowed=True, patch=mutation.patch, warnings=mutation.warnings)

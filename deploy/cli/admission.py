@@ -1,0 +1,124 @@
+"""``gpubus run gateway`` and ``gpubus run mutator``: the two halves of admission."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deploy.cli.cluster import NameOption, ReplicasOption, StdinOption
+from deploy.cli.connect import NatsOption, run, servers
+from deploy.cli.errors import InputError
+from deploy.cli.run import app, check_replicas, run_process
+
+if TYPE_CHECKING:
+    from consumers.mutator.options import Options
+    from producers.gateway.tls import Certificate
+
+
+@app.command("gateway")
+def gateway(
+    *,
+    nats: NatsOption = None,
+    listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen.")] = "0.0.0.0:9443",
+    certificate: Annotated[
+        Path | None,
+        typer.Option("--certificate", metavar="FILE", help="PEM certificate chain; read anew when it changes."),
+    ] = None,
+    key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Its private key.")] = None,
+    name: NameOption = None,
+    replicas: ReplicasOption = 1,
+    exit_with_stdin: StdinOption = False,
+) -> None:
+    """Take admission reviews of the API server over HTTPS and have mutators answer them, until SIGTERM.
+
+    Without a certificate it speaks plain HTTP, for a proxy in front that has one; the API server takes HTTPS only.
+
+    \b
+    Example: gpubus run gateway --certificate /tls/tls.crt --key /tls/tls.key
+    """
+    from deploy.local.roles import unique_name
+
+    check_replicas(replicas)
+    host, port = _address(listen)
+    pair = _certificate(certificate, key)
+
+    async def play(bus: Any, name: str, stop: Any, ready: Any) -> None:
+        from producers.gateway.service import GatewayService
+
+        del name  # it holds nothing of its own
+        try:
+            service = GatewayService(bus, pair, host=host, port=port)
+        except OSError as error:
+            raise InputError(f"--listen {listen} cannot be listened on: {error.strerror}") from None
+        await service.run(stop, ready=ready)
+
+    run(run_process(play, unique_name("gateway", name), servers(nats), replicas, exit_with_stdin=exit_with_stdin))
+
+
+@app.command("mutator")
+def mutator(
+    *,
+    nats: NatsOption = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="How pods are treated, in YAML: see the chart's values."),
+    ] = None,
+    name: NameOption = None,
+    replicas: ReplicasOption = 1,
+    exit_with_stdin: StdinOption = False,
+) -> None:
+    """Decide what becomes of pods at admission, until SIGTERM; the watcher says which pools, profiles and quotas there are.
+
+    \b
+    Example: gpubus run mutator --nats nats://nats.gpubus.svc:4222 --config /etc/gpubus/admission.yaml
+    """
+    from deploy.local.roles import unique_name
+
+    check_replicas(replicas)
+    options = _options(config)
+
+    async def play(bus: Any, name: str, stop: Any, ready: Any) -> None:
+        from consumers.mutator.operators import Operators
+        from consumers.mutator.service import Mutator
+
+        operators = Operators(bus, options)
+        await operators.start()
+        try:
+            await Mutator(bus, name, operators.context).run(stop, ready=ready)
+        finally:
+            await operators.stop()
+
+    run(run_process(play, unique_name("mutator", name), servers(nats), replicas, exit_with_stdin=exit_with_stdin))
+
+
+def _address(listen: str) -> tuple[str, int]:
+    host, colon, port = listen.rpartition(":")
+    if not colon or not (port.isascii() and port.isdecimal() and int(port) <= 65_535):  # noqa: PLR2004
+        raise InputError(f"--listen is {listen!r}: write HOST:PORT, such as 0.0.0.0:9443")
+    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104
+
+
+def _certificate(certificate: Path | None, key: Path | None) -> "Certificate | None":
+    if (certificate is None) != (key is None):
+        raise InputError("--certificate and --key go together: give both or neither")
+    if certificate is None or key is None:
+        return None
+    from producers.gateway.tls import Certificate, CertificateError
+
+    try:
+        return Certificate(certificate, key)
+    except CertificateError as error:
+        raise InputError(str(error)) from None
+
+
+def _options(config: Path | None) -> "Options":
+    from consumers.mutator.options import Options, read_options
+
+    if config is None:
+        return Options()
+    try:
+        return read_options(config.read_text())
+    except OSError as error:
+        raise InputError(f"--config {config} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(f"--config {config}: {error}") from None

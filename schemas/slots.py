@@ -1,0 +1,26 @@
+"""Who of a controller's pods is ours when only some may be (``tensor-fusion.ai/enabled-replicas``)."""
+
+import msgspec
+
+from schemas.event import Timestamp
+
+
+class Slot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One pod's place among those that are ours.
+
+    Attributes:
+        id: UID of the admission that took it; the pod carries it in its label ``gpubus.io/slot``.
+        taken_at: When it was taken, by the clock of the mutator that took it.
+        pod_uid: The pod, once it has been seen; empty until then, and for ever if it never appears.
+    """
+
+    id: str
+    taken_at: Timestamp
+    pod_uid: str = ""
+
+
+class WorkloadSlots(msgspec.Struct, frozen=True, kw_only=True):
+    """All slots of one controller: ``gpubus.ledger.workload.<namespace>.<kind>.<name>.<uid>``, replaced by compare-and-set."""
+
+    owner: str
+    slots: tuple[Slot, ...] = ()

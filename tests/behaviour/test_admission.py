@@ -1,0 +1,249 @@
+"""Gateway and mutators on a real bus: reviews over HTTPS, mutators that die, certificates that rotate, slots that count."""
+
+import asyncio
+import contextlib
+import ssl
+
+import httpx
+import msgspec
+import pytest
+import trustme
+
+from bus import codec, subjects
+from bus.connection import Bus
+from consumers.mutator.counters import Counters
+from consumers.mutator.mutate import SLOT_LABEL, Context
+from consumers.mutator.service import Mutator
+from producers.gateway.service import GatewayService
+from producers.gateway.tls import Certificate, CertificateError
+from schemas.dialects import HamiConfig, TensorFusionDefaults
+from schemas.event import Event
+from schemas.pod import GpuRequest, Pod
+from tests.conftest import eventually
+
+OWNER = {"kind": "ReplicaSet", "name": "web-7f", "uid": "o1", "controller": True}
+CONTEXT = Context(
+    hami=HamiConfig(pool="shared"),
+    defaults=lambda _namespace, _profile, _pool: TensorFusionDefaults(pool="shared"),
+)
+
+
+def review(pod, uid="r1", **request):
+    kind = {"group": "", "version": "v1", "kind": "Pod"}
+    request = {"uid": uid, "kind": kind, "namespace": "ml", "operation": "CREATE", "object": pod, **request}
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+
+
+def gpu_pod(replicas="", **limits):
+    meta = {"generateName": "web-", "ownerReferences": [OWNER]}
+    if replicas:
+        meta |= {
+            "labels": {"tensor-fusion.ai/enabled": "true"},
+            "annotations": {
+                "tensor-fusion.ai/enabled-replicas": replicas,
+                "tensor-fusion.ai/tflops-request": "10",
+                "tensor-fusion.ai/vram-request": "1Gi",
+            },
+        }
+    return {"metadata": meta, "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}}
+
+
+@contextlib.asynccontextmanager
+async def running(role):
+    stop, ready = asyncio.Event(), asyncio.Event()
+    task = asyncio.create_task(role.run(stop, ready=ready))
+    await asyncio.wait([task, waiting := asyncio.create_task(ready.wait())], return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    try:
+        yield role
+    finally:
+        stop.set()
+        await task
+
+
+@pytest.fixture
+def authority():
+    return trustme.CA()
+
+
+@pytest.fixture
+def files(tmp_path, authority):
+    paths = tmp_path / "tls.crt", tmp_path / "tls.key"
+    issue(authority, paths)
+    return paths
+
+
+def issue(authority, paths):
+    issued = authority.issue_cert("127.0.0.1")
+    paths[1].write_bytes(issued.private_key_pem.bytes())
+    paths[0].write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+
+
+@pytest.fixture
+async def gateway(bus, files):
+    async with running(GatewayService(bus, Certificate(*files), host="127.0.0.1", port=0)) as service:
+        yield service
+
+
+@pytest.fixture
+async def client(gateway, authority):
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    async with httpx.AsyncClient(base_url=f"https://127.0.0.1:{gateway.port}", verify=context, timeout=20) as found:
+        yield found
+
+
+async def test_a_gpu_pod_is_patched_and_others_are_left(bus, client):
+    async with running(Mutator(bus, "m", lambda: CONTEXT)):
+        assert (await client.get("/readyz")).status_code == 200
+        for path in ("/mutate-v1-pod?timeout=10s", "/webhook"):
+            found = await client.post(path, json=review(gpu_pod(**{"nvidia.com/gpu": "1"})))
+            assert (found.json()["apiVersion"], found.json()["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+            response = found.json()["response"]
+            assert (response["uid"], response["allowed"], response["patchType"]) == ("r1", True, "JSONPatch")
+            patch = msgspec.json.decode(msgspec.convert(response["patch"], bytes))
+            assert {"op": "add", "path": "/spec/schedulerName", "value": "hami-scheduler"} in patch
+        for other in (review(gpu_pod()), review(gpu_pod(), operation="UPDATE"), review({}, kind={"kind": "Node"})):
+            response = (await client.post("/mutate-v1-pod", json=other)).json()["response"]
+            assert response == {"uid": "r1", "allowed": True}
+
+
+async def test_a_refusal_reaches_the_user_with_field_value_and_fix(bus, client):
+    async with running(Mutator(bus, "m", lambda: CONTEXT)):
+        wrong = gpu_pod(**{"nvidia.com/gpu": "1", "nvidia.com/gpumem": "16Gi"})
+        response = (await client.post("/mutate-v1-pod", json=review(wrong))).json()["response"]
+        assert not response["allowed"]
+        assert response["status"]["code"] == 422
+        assert "nvidia.com/gpumem: '16Gi'" in response["status"]["message"]
+        assert "write the number of MiB, such as 16384" in response["status"]["message"]
+
+
+async def test_nobody_answers(client):
+    assert (await client.get("/healthz")).status_code == 200
+    assert (await client.get("/readyz")).status_code == 503
+    answer = await client.post("/mutate-v1-pod?timeout=1s", json=review(gpu_pod(**{"nvidia.com/gpu": "1"})))
+    assert answer.status_code == 503
+    assert "nobody can admit it just now" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"", "no AdmissionReview"),
+        (b"{", "no AdmissionReview"),
+        (b"\xff\xfe", "no AdmissionReview"),
+        (b"[]", "no AdmissionReview"),
+        (b'{"apiVersion": "admission.k8s.io/v1beta1", "kind": "AdmissionReview", "request": {"uid": "u"}}', "v1beta1"),
+        (b'{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": ""}}', "uid is empty"),
+        (b" " * (5 << 20), "no pod is that large"),
+    ],
+)
+async def test_what_is_no_review(client, body, says):
+    answer = await client.post("/mutate-v1-pod", content=body)
+    assert answer.status_code == 400
+    assert says in answer.text
+
+
+async def test_a_mutator_that_dies_fails_no_request(bus, server, client):
+    """One of two is gone without a word in the middle of requests: they go to the other within the API server's patience."""
+    async with await Bus.connect(server.url, name="doomed") as doomed, running(Mutator(bus, "m1", lambda: CONTEXT)):
+        dying = asyncio.create_task(Mutator(doomed, "m2", lambda: CONTEXT).run(asyncio.Event()))
+        body = review(gpu_pod(**{"nvidia.com/gpu": "1"}))
+
+        async def ask(number):
+            if number == 40:
+                dying.cancel()
+                doomed.client._transport.close()  # as SIGKILL would
+            return await client.post("/mutate-v1-pod?timeout=5s", json=body)
+
+        answers = await asyncio.gather(*(ask(number) for number in range(100)))
+        assert {answer.status_code for answer in answers} == {200}
+        with contextlib.suppress(asyncio.CancelledError):
+            await dying
+
+
+async def test_a_certificate_is_rotated_under_load(bus, gateway, client, authority, files):
+    async with running(Mutator(bus, "m", lambda: CONTEXT)):
+        before = await peer(gateway, authority)
+        for number in range(20):
+            if number == 10:
+                issue(authority, files)
+                assert gateway._certificate.refresh()
+            answer = await client.post("/mutate-v1-pod", json=review(gpu_pod()))
+            assert answer.status_code == 200
+        assert await peer(gateway, authority) != before
+        files[1].write_text("broken")
+        assert not gateway._certificate.refresh()
+        assert (await client.post("/mutate-v1-pod", json=review(gpu_pod()))).status_code == 200
+
+
+async def peer(gateway, authority):
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    _, writer = await asyncio.open_connection("127.0.0.1", gateway.port, ssl=context)
+    found = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    await writer.wait_closed()
+    return found
+
+
+def test_a_certificate_that_is_not_there(tmp_path):
+    with pytest.raises(CertificateError, match="cannot be used"):
+        Certificate(tmp_path / "a", tmp_path / "b")
+
+
+# enabled-replicas
+
+
+async def say_pod(bus, name, slot, phase="Running"):
+    pod = Pod(
+        namespace="ml", name=name, uid=f"uid-{name}", resource_version="1", phase=phase,
+        request=GpuRequest(pool="shared"), labels={SLOT_LABEL: slot},
+    )  # fmt: skip
+    event = Event(
+        id=f"{name}:{phase}", source="/t", type="gpubus.pod.v1", subject=name, time="2026-11-30T00:00:00Z", data=pod
+    )
+    await bus.publisher.publish(subjects.state("pod", "ml", name), codec.encode(event))
+
+
+async def test_of_ten_replicas_at_once_exactly_three_are_ours(server, client):
+    async with contextlib.AsyncExitStack() as stack:
+        for number in range(3):
+            other = await stack.enter_async_context(await Bus.connect(server.url, name=f"m{number}"))
+            await stack.enter_async_context(running(Mutator(other, f"m{number}", lambda: CONTEXT)))
+        bodies = [review(gpu_pod(replicas="3"), uid=f"r{number}") for number in range(10)]
+        answers = await asyncio.gather(*(client.post("/mutate-v1-pod", json=body) for body in bodies))
+        assert sum("patch" in answer.json()["response"] for answer in answers) == 3
+        again = await client.post("/mutate-v1-pod", json=review(gpu_pod(replicas="4"), uid="r11"))
+        assert "patch" in again.json()["response"], "the number may be raised"
+        dry = await client.post("/mutate-v1-pod", json=review(gpu_pod(replicas="5"), uid="r12", dryRun=True))
+        assert "patch" in dry.json()["response"]
+        last = await client.post("/mutate-v1-pod", json=review(gpu_pod(replicas="5"), uid="r13"))
+        assert "patch" in last.json()["response"], "a dry run takes nothing"
+
+
+async def test_slots_come_back_when_their_pod_ends_or_goes(bus, server):
+    owner = "ml/ReplicaSet/web/o1"
+    async with await Bus.connect(server.url, name="b") as other:
+        counters = [Counters(bus, "a"), Counters(other, "b")]
+        for one in counters:
+            await one.start()
+        first, second = counters
+        assert await first.take(owner, "s1", 2)
+        assert await second.take(owner, "s1", 2), "the same admission, asked again"
+        assert await second.take(owner, "s2", 2)
+        assert not await first.take(owner, "s3", 2)
+        await say_pod(bus, "p1", "s1")
+        await say_pod(bus, "p2", "s2")
+        await eventually(lambda: {slot.pod_uid for slot in second._records[owner][1].slots} == {"uid-p1", "uid-p2"})
+        await say_pod(bus, "p1", "s1", phase="Succeeded")
+        await eventually(lambda: len(first._records[owner][1].slots) == 1)
+        assert await first.take(owner, "s3", 2)
+        for one in counters:
+            await one.stop()
+        # While no mutator runs, the other pod goes.
+        await bus.publisher.publish(subjects.state("pod", "ml", "p2"), b"")
+        late = Counters(bus, "c")
+        await late.start()
+        await eventually(lambda: {slot.id for slot in late._records[owner][1].slots} == {"s3"})
+        await late.stop()

@@ -1,0 +1,214 @@
+"""A real API server sends us its pods: those that ask for GPUs, and only those."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import trustme
+import yaml
+
+from bus.connection import Bus
+from bus.kube.errors import KubeError, KubeRefusedError
+from consumers.mutator.mutate import SLOT_LABEL
+from deploy.local.processes import RoleProcess
+from deploy.local.server import LocalServer
+from producers.gateway.configuration import HAMI, Reach, webhook_configuration
+from tests.integration.cluster import Cluster, pod
+from tests.integration.plane import ControlPlane, find_assets, free_port
+
+pytestmark = pytest.mark.integration
+
+NAME = "gpubus-test"
+TENSORFUSION = """
+metadata:
+  labels:
+    tensor-fusion.ai/enabled: "true"
+  annotations:
+    tensor-fusion.ai/tflops-request: "100"
+    tensor-fusion.ai/tflops-limit: "200"
+    tensor-fusion.ai/vram-request: "3Gi"
+    tensor-fusion.ai/vram-limit: "3Gi"
+spec:
+  containers:
+    - name: my-workload
+      image: none
+      resources:
+        requests: {memory: 1Gi, cpu: 1000m}
+        limits: {memory: 4Gi, cpu: 4000m}
+"""
+
+
+class Admission:
+    """A watcher, two mutators and a gateway in processes of their own, and the configuration that sends pods to them."""
+
+    def __init__(self, cluster: Cluster, server: LocalServer, tls: Path, watchers: Path) -> None:
+        self.cluster, self._server, self._tls = cluster, server, tls
+        self._port = free_port()
+        self.gateway: RoleProcess | None = None
+        self.mutators: list[RoleProcess] = []
+        self.watcher = RoleProcess("watcher", [server.url], "--kubeconfig", str(watchers))
+
+    async def start(self) -> None:
+        await self.watcher.start()
+        for _ in range(2):
+            mutator = RoleProcess("mutator", [self._server.url])
+            await mutator.start()
+            self.mutators.append(mutator)
+        await self.start_gateway()
+        await self.cluster.apply(
+            webhook_configuration(
+                NAME,
+                ca_bundle=(self._tls / "ca.pem").read_bytes(),
+                url=f"https://127.0.0.1:{self._port}",
+                reach=Reach(resources=HAMI),
+                timeout_s=5,
+            )
+        )
+
+    async def start_gateway(self) -> None:
+        options = ["--certificate", str(self._tls / "tls.crt"), "--key", str(self._tls / "tls.key")]
+        self.gateway = RoleProcess("gateway", [self._server.url], "--listen", f"127.0.0.1:{self._port}", *options)
+        await self.gateway.start()
+
+    async def stop(self) -> None:
+        with contextlib.suppress(KubeError):
+            await self.cluster.delete("MutatingWebhookConfiguration", NAME, api="admissionregistration.k8s.io/v1")
+        for process in (self.watcher, self.gateway, *self.mutators):
+            if process is not None:
+                await process.kill()
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Path:
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    issued.private_key_pem.write_to_path(tmp_path / "tls.key")
+    (tmp_path / "tls.crt").write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+    return tmp_path
+
+
+@pytest.fixture
+async def admission(
+    cluster: Cluster, server: LocalServer, bus: Bus, tls: Path, kubeconfig_of: Callable
+) -> AsyncIterator[Admission]:
+    del bus  # it declares the streams
+    await cluster.add_pool()
+    found = Admission(cluster, server, tls, await kubeconfig_of("watcher"))
+    try:
+        await found.start()
+        await reached(cluster)
+        yield found
+    finally:
+        await found.stop()
+
+
+async def reached(cluster: Cluster) -> None:
+    """Wait until the API server sends pods our way: a new configuration counts a moment later."""
+    async with asyncio.timeout(20):
+        while True:
+            made = await cluster.create(hami("probe", **{"nvidia.com/gpu": "1"}))
+            await cluster.delete("Pod", "probe", "default")
+            if made["spec"]["schedulerName"] == "hami-scheduler":
+                return
+            await asyncio.sleep(0.05)
+
+
+def tensorfusion(name: str, **annotations: str) -> dict:
+    made = {"apiVersion": "v1", "kind": "Pod", **yaml.safe_load(TENSORFUSION)}
+    made["metadata"] |= {"name": name, "namespace": "default"}
+    made["metadata"]["annotations"] |= annotations
+    return made
+
+
+def hami(name: str, **limits: str) -> dict:
+    return pod(name, containers=[{"name": "main", "image": "none", "resources": {"limits": limits}}])
+
+
+async def test_pods_of_the_guides_are_changed_and_others_never_come_to_us(
+    cluster: Cluster, admission: Admission
+) -> None:
+    made = await cluster.create(tensorfusion("guide"))
+    assert made["spec"]["schedulerName"] == "tensor-fusion-scheduler"
+    assert made["metadata"]["labels"]["tensor-fusion.ai/component"] == "worker"
+    variables = {one["name"]: one for one in made["spec"]["containers"][0]["env"]}
+    path = variables["NVIDIA_VISIBLE_DEVICES"]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert path == "metadata.annotations['gpubus.io/visible-devices']"
+
+    made = await cluster.create(
+        hami("vgpu", **{"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4000", "nvidia.com/gpucores": "30"})
+    )
+    assert made["spec"]["schedulerName"] == "hami-scheduler"
+    assert "nvidia.com/gpu" not in str(made["spec"]["containers"][0]["resources"])
+
+    with pytest.raises(KubeRefusedError, match="write the number of MiB, such as 16384"):
+        await cluster.create(hami("wrong", **{"nvidia.com/gpu": "1", "nvidia.com/gpumem": "16Gi"}))
+    with pytest.raises(KubeRefusedError, match="compute-percent-request"):
+        await cluster.create(tensorfusion("both", **{"tensor-fusion.ai/compute-percent-request": "10"}))
+
+    # Nobody is at home: GPU pods are refused, all others go on; when somebody is there again, so do they.
+    assert admission.gateway is not None
+    await admission.gateway.kill()
+    with pytest.raises(KubeRefusedError, match=r"mpod\.gpubus\.io"):
+        await cluster.create(tensorfusion("down"))
+    back = tensorfusion("rolled-back")
+    back["metadata"]["labels"]["tensor-fusion.ai/enabled"] = "false"
+    for other in (pod("plain"), back):
+        assert (await cluster.create(other))["spec"]["schedulerName"] == "default-scheduler"
+    await admission.start_gateway()
+    await cluster.create(tensorfusion("up"))
+    # One of two mutators dies: nobody notices.
+    await admission.mutators[0].kill()
+    await asyncio.gather(*(cluster.create(tensorfusion(f"one-left-{number}")) for number in range(20)))
+    # None is left: that is said.
+    await admission.mutators[1].kill()
+    with pytest.raises(KubeRefusedError, match=r"mpod\.gpubus\.io"):
+        await cluster.create(tensorfusion("nobody"))
+
+
+@pytest.mark.usefixtures("admission")
+async def test_three_of_ten_replicas_are_ours(cluster: Cluster, plane: ControlPlane) -> None:
+    if find_assets("kube-controller-manager") is None:
+        pytest.skip("no kube-controller-manager: run `make test-assets`")
+    plane.start_controllers("replicaset-controller")
+    try:
+        template = yaml.safe_load(TENSORFUSION)
+        template["metadata"]["labels"]["app"] = "web"
+        template["metadata"]["annotations"] = {"tensor-fusion.ai/enabled-replicas": "3"}
+        template["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+        replicas = {
+            "apiVersion": "apps/v1",
+            "kind": "ReplicaSet",
+            "metadata": {"name": "web", "namespace": "default"},
+            "spec": {"replicas": 10, "selector": {"matchLabels": {"app": "web"}}, "template": template},
+        }
+        await cluster.apply(replicas)
+        ours = await settled(cluster, 10)
+        assert len(ours) == 3
+        # One of ours goes; whoever comes in its place is ours again.
+        await cluster.delete("Pod", ours[0]["metadata"]["name"], "default")
+        async with asyncio.timeout(30):
+            while True:
+                again = await settled(cluster, 10)
+                if len(again) == 3 and ours[0]["metadata"]["uid"] not in {one["metadata"]["uid"] for one in again}:
+                    break
+                # The replacement may have come before its slot was free: then it is another's turn.
+                others = [
+                    one for one in await cluster.list("Pod", "default") if SLOT_LABEL not in one["metadata"]["labels"]
+                ]
+                await cluster.delete("Pod", others[0]["metadata"]["name"], "default")
+    finally:
+        await cluster.delete("ReplicaSet", "web", "default", api="apps/v1")
+        plane.stop("kube-controller-manager")
+
+
+async def settled(cluster: Cluster, count: int) -> list[dict]:
+    """Wait until there are ``count`` pods, and return those that are ours."""
+    async with asyncio.timeout(60):
+        while True:
+            pods = [one for one in await cluster.list("Pod", "default") if "deletionTimestamp" not in one["metadata"]]
+            if len(pods) == count:
+                return [one for one in pods if one["spec"]["schedulerName"] == "tensor-fusion-scheduler"]
+            await asyncio.sleep(0.1)
