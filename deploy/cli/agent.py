@@ -33,7 +33,7 @@ def agent(
         typer.Option("--gpus", help="nvml, or GPUs that do not exist: simulated:8xA100-80G, simulated:FILE.json."),
     ] = "nvml",
     every: Annotated[float, typer.Option("--every", help="Seconds between samples.")] = 1.0,
-    heartbeat: Annotated[float, typer.Option("--heartbeat", help="Seconds between inventories.")] = 5.0,
+    heartbeat: Annotated[float, typer.Option("--heartbeat", help="Seconds between inventories.")] = 10.0,
     deadline: Annotated[float, typer.Option("--deadline", help="Seconds that one driver call may take.")] = 3.0,
     ignore_xids: Annotated[
         str, typer.Option("--ignore-xids", help="XIDs that say nothing about a GPU, by commas.")

@@ -1,26 +1,36 @@
-"""Who holds what on this node, by the ledger, and what those pods asked for."""
+"""Who holds what on this node, by the ledger, and what those pods asked for.
+
+There is one agent on every node, so it has no consumer of its own on the bus: ten thousand would cost the server more than
+everything they are told. It hears the writes of its own record as they pass, and then asks the stream's leader for what is
+stored, because a write that passes may be refused. What it missed it finds at the next look round.
+"""
 
 import asyncio
+import contextlib
 import logging
 from typing import Final
 
-import nats.errors
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 
-from bus import codec, history, subjects
+from bus import codec, records, subjects
 from bus.connection import Bus
-from bus.errors import ApiError, BusError, UndecodableError
-from bus.follower import Follower, Record
+from bus.errors import BusError, UndecodableError
 from bus.streams import LEDGER, STATE
 from schemas.ledger import Allocation, NodeRecord
 from schemas.pod import GpuRequest, Pod
 
 log = logging.getLogger("gpubus.agent")
 
-RETRY_S: Final = 5.0
+LOOK_AGAIN_S: Final = (0.02, 0.2, 1.0)
+"""After a write has been heard: when to look, until the record has changed. A write that is refused never changes it."""
+
+ROUND_S: Final = 30.0
+"""Time between two looks when nothing is heard."""
 
 
 class Holdings:
-    """The node's ledger record, followed, and the requests of its pods, read once each.
+    """The node's ledger record, kept up with, and the requests of its pods, read once each.
 
     Attributes:
         allocations: What pods hold, by pod UID. A record that cannot be decoded changes nothing here: what it replaced stays.
@@ -30,64 +40,83 @@ class Holdings:
 
     def __init__(self, bus: Bus, node: str) -> None:
         self._bus = bus
-        self._follower = Follower(bus, LEDGER, [subjects.ledger_node(node)], self._apply)
-        self._wanted = asyncio.Event()
+        self._subject = subjects.ledger_node(node)
+        self._subscription: Subscription | None = None
+        self._heard = asyncio.Event()
+        self._seq = -1
         self.allocations: dict[str, Allocation] = {}
         self.requests: dict[str, GpuRequest] = {}
         self.changed = asyncio.Event()
 
     async def start(self) -> None:
-        """Load the record and begin to follow.
+        """Read the record and begin to listen.
 
         Raises:
-            BusError: It could not be loaded.
+            BusError: It could not be read.
         """
-        await self._follower.start()
+        self._subscription = await self._bus.client.subscribe(self._subject, cb=self._on_write)
+        self._bus.on_reconnect(self._heard.set)
+        await self._read_record()
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        self._bus.off_reconnect(self._heard.set)
+        if self._subscription is not None and self._bus.client.is_connected:
+            await self._subscription.unsubscribe()
 
     def held(self) -> list[Allocation]:
         """Return what pods hold now."""
         return list(self.allocations.values())
 
-    async def stop(self) -> None:
-        """Stop following."""
-        await self._follower.stop()
+    async def _on_write(self, message: Msg) -> None:
+        del message  # it may be refused yet
+        self._heard.set()
 
-    def _apply(self, record: Record) -> None:
+    async def keep_up(self) -> None:
+        """Follow the record until cancelled."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ROUND_S):
+                    await self._heard.wait()
+            pauses = LOOK_AGAIN_S if self._heard.is_set() else LOOK_AGAIN_S[:1]
+            self._heard.clear()
+            before = self._seq
+            for pause in pauses:
+                await asyncio.sleep(pause)
+                try:
+                    await self._read_record()
+                    await self._read_requests()
+                except BusError as error:
+                    log.info("%s", error)
+                if self._seq != before:
+                    break
+
+    async def _read_record(self) -> None:
+        stored = await records.latest(self._bus, LEDGER, self._subject)
+        if stored.seq == self._seq:
+            return
+        self._seq = stored.seq
         allocations: tuple[Allocation, ...] = ()
-        if not record.deleted:
+        if stored.payload:
             try:
-                allocations = codec.decode_as(NodeRecord, record.payload).data.allocations
+                allocations = codec.decode_as(NodeRecord, stored.payload).data.allocations
             except UndecodableError as error:
-                log.warning("ledger record %d: %s; the one before stays in force here", record.seq, error)
+                log.warning("ledger record %d: %s; the one before stays in force here", stored.seq, error)
                 return
         self.allocations = {allocation.pod_uid: allocation for allocation in allocations}
         self.requests = {uid: self.requests[uid] for uid in self.requests.keys() & self.allocations.keys()}
-        self._wanted.set()
         self.changed.set()
 
-    async def learn_requests(self) -> None:
-        """Read what pods asked for as they come, until cancelled. A pod that STATE does not know is asked for again."""
-        while True:
-            await self._wanted.wait()
-            self._wanted.clear()
-            missing = [a for uid, a in self.allocations.items() if a.gpus and uid not in self.requests]
-            if missing and not await self._read(missing):
-                await asyncio.sleep(RETRY_S)
-                self._wanted.set()
-
-    async def _read(self, missing: list[Allocation]) -> bool:
-        filters = [subjects.state("pod", allocation.namespace, allocation.name) for allocation in missing]
-        try:
-            records, _ = await history.newest(self._bus, STATE, filters)
-        except (BusError, ApiError, nats.errors.Error, TimeoutError) as error:
-            log.info("pods of this node: %s", error)
-            return False
-        for record in records:
+    async def _read_requests(self) -> None:
+        """Read what pods asked for that is not known yet. A pod that STATE does not know is asked for at the next look."""
+        for uid, allocation in self.allocations.items():
+            if not allocation.gpus or uid in self.requests:
+                continue
+            subject = subjects.state("pod", allocation.namespace, allocation.name)
             try:
-                pod = codec.decode_as(Pod, record.payload).data
+                _seq, pod = await records.read(self._bus, STATE, subject, Pod)
             except UndecodableError:
                 continue  # buried by whoever decides about pods
-            if pod.uid in self.allocations:
-                self.requests[pod.uid] = pod.request
-        self.changed.set()
-        return all(allocation.pod_uid in self.requests for allocation in missing)
+            if pod is not None and pod.uid == uid:
+                self.requests[uid] = pod.request
+                self.changed.set()

@@ -50,7 +50,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     gpus: str = NVML
     every_s: Seconds = 1.0
-    heartbeat_s: Seconds = 5.0
+    heartbeat_s: Seconds = 10.0
     deadline_s: Seconds = 3.0
     ignored_xids: frozenset[int] = IGNORED_XIDS
     xid_settle_s: float = 30.0

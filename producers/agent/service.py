@@ -13,11 +13,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
-import nats.errors
 
-from bus import codec, history, subjects
+from bus import records, subjects
 from bus.connection import Bus
-from bus.errors import ApiError, BusError, UndecodableError
+from bus.errors import BusError, UndecodableError
 from bus.exposition import Family, MetricsServer
 from bus.streams import STATE
 from bus.tasks import end
@@ -119,7 +118,7 @@ class Agent:
         loops = {
             "agent-outbox": self.outbox.run(),
             "agent-driver": self._watch_driver(ready),
-            "agent-requests": self.holdings.learn_requests(),
+            "agent-holdings": self.holdings.keep_up(),
         }
         if options.pod_resources is not None:
             loops["agent-kubelet"] = self._ask_kubelet(PodResources(options.pod_resources))
@@ -140,10 +139,10 @@ class Agent:
     async def _remember(self) -> None:
         """Read what this node's agent said last: a restart must cure no GPU."""
         try:
-            records, _ = await history.newest(self._bus, STATE, [subjects.state("gpu", self._options.node)])
-            for record in records:
-                self.health.restore(codec.decode_as(GpuInventory, record.payload).data)
-        except (BusError, ApiError, UndecodableError, nats.errors.Error, TimeoutError) as error:
+            _seq, said = await records.read(self._bus, STATE, subjects.state("gpu", self._options.node), GpuInventory)
+            if said is not None:
+                self.health.restore(said)
+        except (BusError, UndecodableError) as error:
             log.warning("what was said of node %s before cannot be read: %s", self._options.node, error)
         self._healthy = self.health.healthy()
 
