@@ -8,7 +8,7 @@ import asyncio
 import logging
 import random
 from collections import OrderedDict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -21,7 +21,7 @@ from bus.delivery import ConsumerSpec, Delivery
 from bus.errors import ApiError
 from bus.kube.client import Client
 from bus.kube.errors import KubeError, KubeRefusedError
-from bus.streams import DECISION
+from bus.streams import CAPACITY, DECISION
 from bus.worker import Done, Outcome, Retry, Worker
 from consumers.binder import pods
 from consumers.binder.events import Events, Note
@@ -29,6 +29,7 @@ from consumers.binder.holdings import Holding, Holdings
 from consumers.binder.verdict import Verdict, judge
 from schemas.decision import Decision
 from schemas.event import Event
+from schemas.observed import PodNotice
 from schemas.pod import Release
 
 log = logging.getLogger("gpubus.binder")
@@ -36,6 +37,12 @@ log = logging.getLogger("gpubus.binder")
 DECISIONS: Final = ConsumerSpec(
     stream=DECISION, durable="binder", filters=("gpubus.decision.>",), ack_wait_s=30.0, max_deliver=100
 )
+NOTICES: Final = ConsumerSpec(
+    stream=CAPACITY, durable="binder-notices", filters=("gpubus.notice.>",), ack_wait_s=30.0, max_deliver=20
+)
+OLD_NOTICE: Final = timedelta(hours=1)
+"""Kubernetes keeps Events for an hour; what is older would only alarm."""
+
 AT_ONCE: Final = 48
 """Bindings on their way together; the API server takes most from about 32 connections."""
 
@@ -79,10 +86,11 @@ class Binder:
         await self._holdings.start()
         self._events.start()
         worker = Worker(PullConsumer(self._bus, DECISIONS, prefetch=2 * AT_ONCE), self._handle, concurrency=AT_ONCE)
+        notices = Worker(PullConsumer(self._bus, NOTICES), self._tell)
         if ready is not None:
             ready.set()
         try:
-            await worker.run(stop)
+            await asyncio.gather(worker.run(stop), notices.run(stop))
         finally:
             await self._events.stop()
             await self._holdings.stop()
@@ -201,6 +209,23 @@ class Binder:
         if len(self._marked) > REMEMBERED:
             self._marked.popitem(last=False)
         self._say(decision, "Warning", "FailedScheduling", "Scheduling", f"{message}. {decision.help}")
+        return Done()
+
+    async def _tell(self, delivery: Delivery) -> Outcome:
+        """Say on a pod what has happened to a GPU that it holds."""
+        notice = codec.decode_as(PodNotice, delivery.payload).data
+        if datetime.now(UTC) - notice.at < OLD_NOTICE:
+            self._events.say(
+                Note(
+                    namespace=notice.namespace,
+                    name=notice.name,
+                    uid=notice.pod_uid,
+                    type="Normal" if notice.reason == "GpuRecovered" else "Warning",
+                    reason=notice.reason,
+                    action="Health",
+                    note=f"{notice.message} ({notice.at:%Y-%m-%d %H:%M:%S} UTC)",  # the same may happen again
+                )
+            )
         return Done()
 
     def _say(self, decision: Decision, kind: str, reason: str, action: str, note: str) -> None:
