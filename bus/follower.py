@@ -32,6 +32,10 @@ from bus.tasks import end
 log = logging.getLogger("gpubus.bus")
 
 HEARTBEAT_S: Final = 1
+_ORIGIN: Final = "Nats-Stream-Source"
+"""Header of what the server has copied: name of the stream, sequence, and more."""
+IMPORTED: Final = "Gpubus-Stored"
+"""Header of what we have copied, as the server would not let us write its own: sequence and nanoseconds since the epoch."""
 INACTIVE_S: Final = 30
 _NS: Final = 1_000_000_000
 
@@ -87,8 +91,8 @@ class Follower:
     ``apply`` must not block and must not raise on bad payloads: what cannot be decoded is the caller's to report.
     ``recreated`` is called before the records of a stream that was deleted and made again, whose sequences start anew.
     With ``since`` it starts with every record from that sequence on, instead of the newest of each subject. While ``room``
-    is clear the server sends no more than it has under way. With ``original`` the records of a stream that another one is
-    republished to come with the subject, sequence and time that they have there.
+    is clear the server sends no more than it has under way. With ``original`` the records of a stream that copies another
+    one come with the sequence that they have there.
     """
 
     def __init__(
@@ -264,7 +268,7 @@ class Follower:
         self._consumer_seq = at.consumer_seq
         if at.seq > self.seq:
             record = Record(message.subject, at.seq, message.data, at.time_ns, deleted=not message.data)
-            self._deliver(record, _as_published(message) if self._original else record)
+            self._deliver(record, _as_published(message, record) if self._original else record)
         if at.pending == 0:
             self._finish_loading(self.seq)
 
@@ -324,19 +328,16 @@ class Follower:
         )
 
 
-def _as_published(message: Msg) -> Record:
-    """Return a republished message as the record that it was at first."""
+def _as_published(message: Msg, record: Record) -> Record:
+    """Return a record that was copied from another stream with the sequence that it has there, and the time if it is told."""
     headers = message.headers or {}
-    return Record(
-        headers["Nats-Subject"],
-        int(headers["Nats-Sequence"]),
-        message.data,
-        _nanoseconds(headers["Nats-Time-Stamp"]),
-        deleted=not message.data,
-    )
+    if imported := headers.get(IMPORTED):
+        seq, time_ns = imported.split(" ")
+        return msgspec.structs.replace(record, seq=int(seq), time_ns=int(time_ns))
+    return msgspec.structs.replace(record, seq=int(headers[_ORIGIN].split(" ")[1]))
 
 
-def _nanoseconds(stamp: str) -> int:
+def nanoseconds(stamp: str) -> int:
     """Return an RFC 3339 time in UTC as nanoseconds since the epoch; Python's own parser knows none below a microsecond."""
     whole, _, fraction = stamp.removesuffix("Z").partition(".")
     seconds = int(datetime.fromisoformat(whole).replace(tzinfo=UTC).timestamp())

@@ -1,16 +1,31 @@
 """The past of a stream as values: for checks, listings and replays."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final
 
+import msgspec
 import nats.errors
 
 from bus.connection import Bus
-from bus.errors import ApiError, BusError
-from bus.follower import Follower, Record
-from bus.streams import HISTORY, STATE, stream_info
+from bus.errors import NO_MESSAGE, ApiError, BusError
+from bus.follower import Follower, Record, nanoseconds
+from bus.streams import HISTORY, LEDGER, STATE, stream_info
 from bus.tasks import end
+
+_NOT_FOUND: Final = 404
+
+
+class _Message(msgspec.Struct):
+    time: str
+
+
+class _Stored(msgspec.Struct):
+    message: _Message
+
+
+_stored = msgspec.json.Decoder(_Stored)
 
 AT_ONCE: Final = 4096
 """Records held for a reader before the server is asked to wait."""
@@ -74,10 +89,62 @@ async def _exists(bus: Bus, stream: str) -> None:
         raise BusError(f"stream {stream} cannot be read: {error or type(error).__name__}") from error
 
 
+class Cut(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to cut the log to see how things stood: by sequence, by time (nanoseconds since the epoch), or by both."""
+
+    state: int | None = None
+    ledger: int | None = None
+    time_ns: int | None = None
+
+    def holds(self, stream: str, record: Record) -> bool:
+        """Whether a record of STATE or LEDGER had been stored by then."""
+        last = self.ledger if stream == LEDGER else self.state
+        return (last is None or record.seq <= last) and (self.time_ns is None or record.time_ns <= self.time_ns)
+
+
+async def newest_until(bus: Bus, stream: str, names: Sequence[str], cut: Cut) -> tuple[list[Record], int]:
+    """Return what :func:`newest` would have returned at a moment; ``names`` are kinds of STATE or subjects of LEDGER.
+
+    Raises:
+        BusError: The stream could not be read.
+    """
+    found: dict[str, Record] = {}
+    seq = 0
+    past = _one(await past_state(bus, names)) if stream == STATE else batches(bus, stream, names)
+    async with contextlib.aclosing(past) as reading:
+        async for batch in reading:
+            for record in batch:
+                if cut.holds(stream, record):
+                    seq = record.seq
+                    found.pop(record.subject, None)
+                    if not record.deleted:
+                        found[record.subject] = record
+            if not cut.holds(stream, batch[-1]):
+                break
+    return list(found.values()), (cut.ledger if stream == LEDGER else cut.state) or seq
+
+
+async def _one(records: list[Record]) -> AsyncGenerator[list[Record]]:
+    if records:
+        yield records
+
+
+async def time_of(bus: Bus, stream: str, seq: int) -> int | None:
+    """Return when a message was stored, in nanoseconds since the epoch; None when the stream does not hold it."""
+    try:
+        message = _stored.decode(await bus.api(f"STREAM.MSG.GET.{stream}", {"seq": seq})).message
+    except ApiError as error:
+        if error.err_code == NO_MESSAGE or error.code == _NOT_FOUND:
+            return None
+        raise
+    return nanoseconds(message.time)
+
+
 async def past_state(bus: Bus, kinds: Sequence[str]) -> list[Record]:
     """Return all that is known of what STATE has said of some kinds of objects, in its order.
 
-    HISTORY tells what was replaced, as far back as it goes; what has not been replaced since is in STATE.
+    HISTORY tells what was replaced, as far back as it goes; what has not been replaced since is in STATE. Of two records that
+    replace each other while the server starts, it may miss the first.
 
     Raises:
         BusError: A stream cannot be read.
@@ -85,7 +152,7 @@ async def past_state(bus: Bus, kinds: Sequence[str]) -> list[Record]:
     found: dict[int, Record] = {}
     records, _ = await newest(bus, STATE, [f"gpubus.state.{kind}.>" for kind in kinds])
     found.update((record.seq, record) for record in records)
-    async for batch in batches(bus, HISTORY, [f"gpubus.history.{kind}.>" for kind in kinds], original=True):
+    async for batch in batches(bus, HISTORY, [f"gpubus.state.{kind}.>" for kind in kinds], original=True):
         found.update((record.seq, record) for record in batch)
     return [found[seq] for seq in sorted(found)]
 
@@ -105,6 +172,5 @@ async def newest(bus: Bus, stream: str, filters: Sequence[str]) -> tuple[list[Re
 
     follower = Follower(bus, stream, filters, keep)
     await follower.start()
-    seq = follower.seq
     await follower.stop()
-    return list(found.values()), seq
+    return list(found.values()), follower.seq  # only now, as records come until it has stopped

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 import nats.errors
-from nats.js.api import DiscardPolicy, RePublish, RetentionPolicy, StorageType, StreamConfig
+from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig, StreamSource, SubjectTransform
 
 from bus.connection import Bus
 from bus.errors import ApiError, BusError
@@ -81,13 +81,6 @@ def declarations(limits: StreamLimits) -> tuple[StreamConfig, ...]:
 
     return (
         stream(
-            HISTORY,
-            [f"gpubus.history.{kind}.>" for kind in HISTORY_KINDS],
-            limits.history_bytes,
-            max_age=30 * DAY_S,
-            discard=DiscardPolicy.OLD,
-        ),
-        stream(
             STATE,
             ["gpubus.state.>"],
             limits.state_bytes,
@@ -96,8 +89,21 @@ def declarations(limits: StreamLimits) -> tuple[StreamConfig, ...]:
             max_msgs_per_subject=1,
             discard=DiscardPolicy.OLD,
             allow_msg_ttl=True,
-            # For HISTORY. If that sourced this stream, it would miss what is replaced before it looks.
-            republish=RePublish(src="gpubus.state.>", dest="gpubus.history.>"),
+        ),
+        stream(
+            HISTORY,
+            [],
+            limits.history_bytes,
+            # Republishing would not do: tombstones would bring their TTL along, and with it expire here too. A mirror would
+            # answer direct reads of STATE with what is history.
+            sources=[
+                StreamSource(
+                    name=STATE,
+                    subject_transforms=[SubjectTransform(f"gpubus.state.{kind}.>", "") for kind in HISTORY_KINDS],
+                )
+            ],
+            max_age=30 * DAY_S,
+            discard=DiscardPolicy.OLD,
         ),
         stream(
             LEDGER,

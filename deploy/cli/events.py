@@ -1,25 +1,22 @@
 """``gpubus events``: what is said on the bus, decoded, as it is said or from history."""
 
 import base64
-import re
 import sys
 from collections import deque
 from contextlib import aclosing
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from deploy.cli.connect import JsonOption, NatsOption, StoreOption, open_bus, run
 from deploy.cli.errors import InputError
 from deploy.cli.output import clean, instant
+from deploy.cli.when import instant_of
 
 if TYPE_CHECKING:
     from deploy.cli.history import Entry, Lane
-
-_AGE: Final = re.compile(r"(\d{1,9})([smhd])")
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def events(
@@ -31,7 +28,9 @@ def events(
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="WHEN", help="Begin at a stream sequence, an age such as 15m, `all` or `now`."),
+        typer.Option(
+            "--since", metavar="WHEN", help="Begin at a stream sequence, a time, an age such as 15m, `all` or `now`."
+        ),
     ] = None,
     count: Annotated[int | None, typer.Option("--count", "-c", metavar="N", min=1, help="Stop after N events.")] = None,
     follow: Annotated[
@@ -74,15 +73,9 @@ class _Start:
             return
         if since.isascii() and since.isdigit():
             self.sequence = int(since)
-        elif age := _AGE.fullmatch(since):
-            try:
-                self.time = datetime.now(UTC) - timedelta(seconds=int(age[1]) * _UNITS[age[2]])
-            except OverflowError:
-                self.everything = True  # longer ago than there are dates
         else:
-            raise InputError(
-                f"--since {since!r} is no beginning: write a stream sequence, an age such as 15m, all or now"
-            )
+            self.time = instant_of(since, "--since")
+            self.everything = self.time.year == 1  # longer ago than there are dates
 
     async def place(self, lanes: list["Lane"]) -> None:
         """Move every lane to where it begins."""

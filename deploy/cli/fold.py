@@ -8,7 +8,7 @@ from bus.codec import check_name, decode_as
 from bus.connection import Bus
 from bus.errors import UndecodableError
 from bus.follower import Record
-from bus.history import newest
+from bus.history import Cut, newest, newest_until
 from bus.streams import LEDGER, STATE
 from bus.subjects import names, subject
 from consumers.allocator.engine import Snapshot
@@ -62,19 +62,24 @@ class World:
         self.state_seq = self.ledger_seq = 0
 
     @classmethod
-    async def load(cls, bus: Bus) -> "World":
-        """Read both streams up to their present end.
+    async def load(cls, bus: Bus, cut: Cut | None = None) -> "World":
+        """Read both streams up to their present end, or as they were at a moment.
 
         Raises:
             BusError: One of them could not be read in time.
         """
         world = cls()
+        ledger, kinds = [subject("ledger", "node") + ".>"], _KINDS
         # The ledger goes first: a node that is in it and not yet in STATE would look as if it had vanished.
-        records, world.ledger_seq = await newest(bus, LEDGER, [subject("ledger", "node") + ".>"])
+        if cut is None:
+            records, world.ledger_seq = await newest(bus, LEDGER, ledger)
+            state, world.state_seq = await newest(bus, STATE, [subject("state", kind) + ".>" for kind in kinds])
+        else:
+            records, world.ledger_seq = await newest_until(bus, LEDGER, ledger, cut)
+            state, world.state_seq = await newest_until(bus, STATE, kinds, cut)
         for record in records:
             world.put_ledger(record)
-        records, world.state_seq = await newest(bus, STATE, [subject("state", kind) + ".>" for kind in _KINDS])
-        for record in records:
+        for record in state:
             world.put_state(record)
         return world
 

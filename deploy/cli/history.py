@@ -17,7 +17,7 @@ import nats.errors
 
 from bus.connection import Bus
 from bus.errors import ApiError
-from bus.streams import HISTORY, StreamLimits, StreamState, declarations, stream_info
+from bus.streams import StreamLimits, StreamState, declarations, stream_info
 
 log = logging.getLogger("gpubus.cli")
 
@@ -56,14 +56,9 @@ def narrowed(pattern: str, subject: str) -> str | None:
 
 
 def sources(pattern: str) -> list[tuple[str, str]]:
-    """Return the streams that can hold what a pattern names, each with the part of the pattern that it holds.
-
-    HISTORY repeats what STATE says, so it is read only by a pattern that names it.
-    """
+    """Return the streams that can hold what a pattern names, each with the part of the pattern that it holds."""
     found = []
     for config in declarations(StreamLimits()):
-        if config.name == HISTORY and not pattern.startswith("gpubus.history."):
-            continue
         for subject in config.subjects or ():
             common = narrowed(pattern, subject)
             if common is not None:

@@ -18,8 +18,11 @@ from deploy.cli import admission as _admission  # noqa: F401  adds its commands 
 from deploy.cli import agent as _agent  # noqa: F401  likewise
 from deploy.cli import alerts, check, dead, demo, events, rollout, schema, state, why
 from deploy.cli import cluster as _cluster  # noqa: F401  likewise
+from deploy.cli import diff as _diff
 from deploy.cli import replay as replaying
 from deploy.cli import run as roles
+from deploy.cli import simulate as _simulate
+from deploy.cli import transfer as _transfer
 from deploy.cli.errors import BUG, INTERRUPTED, explain
 
 HELP = """Share the GPUs of a Kubernetes cluster, and see why each pod got what it got.
@@ -71,6 +74,10 @@ app.command("state")(state.state)
 app.command("why")(why.why)
 app.command("check")(check.check)
 app.command("replay")(replaying.replay)
+app.command("diff")(_diff.diff)
+app.command("simulate")(_simulate.simulate)
+app.command("export")(_transfer.export_command)
+app.command("import")(_transfer.import_command)
 app.add_typer(rollout.app, name="rollout")
 app.add_typer(alerts.app, name="alerts")
 app.add_typer(dead.app, name="dead")

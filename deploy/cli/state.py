@@ -8,6 +8,7 @@ import typer
 from deploy.cli.connect import JsonOption, NatsOption, StoreOption, open_bus, run
 from deploy.cli.errors import NotFoundError
 from deploy.cli.output import gib, make_console, percent, print_json, show_table, tflops, warn
+from deploy.cli.when import AtOption, SequenceOption, cut_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,6 +23,8 @@ def state(
     *,
     nodes: Annotated[bool, typer.Option("--nodes", help="List the nodes too.")] = False,
     node: Annotated[str | None, typer.Option("--node", metavar="NAME", help="Show one node's GPUs and pods.")] = None,
+    at: AtOption = None,
+    seq: SequenceOption = None,
     as_json: JsonOption = False,
     nats: NatsOption = None,
     store: StoreOption = None,
@@ -35,10 +38,11 @@ def state(
     Examples:
       gpubus state
       gpubus state --nodes
+      gpubus state --at 15m
       gpubus state --node gpu-1.rack-2.example.com
       gpubus state --json | jq '.pools[] | {name, waiting}'
     """
-    found = run(_state(nats, store))
+    found = run(_state(nats, store, at, seq))
     if node is not None:
         found["nodes"] = [entry for entry in found["nodes"] if entry["name"] == node]
         if not found["nodes"]:
@@ -56,12 +60,12 @@ def state(
         _show_nodes(console, "Nodes", found["nodes"])
 
 
-async def _state(nats: list[str] | None, store: Path | None) -> dict[str, Any]:
+async def _state(nats: list[str] | None, store: Path | None, at: str | None, seq: int | None) -> dict[str, Any]:
     from deploy.cli.fold import World
     from deploy.cli.report import report
 
     async with open_bus(nats, store) as bus:
-        return report(await World.load(bus))
+        return report(await World.load(bus, await cut_of(bus, at, seq)))
 
 
 def _warn(found: dict[str, Any]) -> None:

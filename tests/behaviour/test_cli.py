@@ -383,7 +383,7 @@ async def test_what_is_no_event_is_shown_as_such_and_cannot_steer_a_terminal(bus
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("gpubus.nodes.a",), "WORD is one of history, state, ledger, "),
+        (("gpubus.nodes.a",), "WORD is one of state, ledger, "),
         (("decision.>",), "it is gpubus.WORD."),
         (("gpubus..x",), "words joined by dots"),
         (("gpubus.state.no*",), "words joined by dots"),

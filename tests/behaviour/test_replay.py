@@ -1,22 +1,34 @@
 """What the log of a disturbed run lets one do afterwards, in other processes: think every decision again."""
 
 import asyncio
+import gzip
 import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 
 import msgspec
 import pytest
 
 from bus import codec, history
 from bus.connection import Bus
-from bus.follower import Record
-from bus.streams import DECISION, LEDGER, StreamLimits, ensure_streams
+from bus.follower import Follower, Record
+from bus.history import Cut
+from bus.streams import DECISION, LEDGER, STATE, StreamLimits, ensure_streams
+from consumers.allocator.engine import ENGINE_VERSION
+from deploy.cli.fold import World
 from deploy.cli.main import main
-from deploy.local.server import LocalBus
+from deploy.cli.report import report
+from deploy.local.processes import RoleProcess
+from deploy.local.server import LocalBus, LocalServer
+from producers.simulator.generator import generate
+from producers.simulator.service import Simulator
+from schemas.cluster import Pool
+from schemas.decision import Decision
 from schemas.ledger import NodeRecord
 
 GPUBUS = [sys.executable, "-m", "deploy.cli.main"]
@@ -101,7 +113,7 @@ async def test_an_edited_allocation_is_found_even_if_nobody_decided_by_it(log: P
     def edit(record: Record) -> bytes:
         event = codec.decode_as(NodeRecord, record.payload)
         held = event.data.allocations
-        if edited or len(held) < 2:
+        if edited or not held or not held[0].since:
             return record.payload
         edited.append(record.seq)
         more = msgspec.structs.replace(held[0], cpu_milli=held[0].cpu_milli + 1)
@@ -121,3 +133,195 @@ async def test_decisions_of_another_engine_are_named_and_not_compared(log: Path,
     assert (code, found["reproduced"], found["different"]) == (0, 0, 0)
     assert found["unexplained"] == found["decisions"] >= 400
     assert all("this is engine 0" in note for note in found["notes"])
+
+
+# Time travel
+
+
+class Live:
+    """What somebody who follows STATE and LEDGER sees of them at any moment."""
+
+    def __init__(self, bus: Bus) -> None:
+        kinds = ("pool", "node", "gpu", "waiting")
+        self.state = Follower(bus, STATE, [f"gpubus.state.{kind}.>" for kind in kinds], self._keep)
+        self.ledger = Follower(bus, LEDGER, ["gpubus.ledger.node.>"], self._keep)
+        self._newest: dict[str, Record] = {}
+
+    def _keep(self, record: Record) -> None:
+        self._newest.pop(record.subject, None)
+        if not record.deleted:
+            self._newest[record.subject] = record
+
+    def report(self) -> dict:
+        world = World()
+        world.state_seq, world.ledger_seq = self.state.seq, self.ledger.seq
+        for record in self._newest.values():
+            (world.put_ledger if record.subject.startswith("gpubus.ledger.") else world.put_state)(record)
+        return report(world)
+
+
+async def test_the_past_is_as_it_was_when_it_was_present(bus: Bus, server: LocalServer) -> None:
+    processes = [RoleProcess("allocator", [server.url]) for _ in range(2)]
+    simulator = Simulator(bus, generate(12, 240, seed=5), pool=Pool(name="p"), rate=120, seed=5)
+    stop, seen, live, random = asyncio.Event(), [], Live(bus), Random(5)
+    await live.state.start()
+    await live.ledger.start()
+    try:
+        await asyncio.gather(*(process.start() for process in processes))
+        playing = asyncio.create_task(simulator.run(stop))
+        while not simulator.finished.is_set():
+            seen.append(live.report())
+            await asyncio.sleep(random.uniform(0.0, 0.06))
+        stop.set()
+        await playing
+    finally:
+        await asyncio.gather(*(process.stop() for process in processes))
+        await live.state.stop()
+        await live.ledger.stop()
+    moments = {tuple(found["sequences"].values()): found for found in random.sample(seen, min(100, len(seen)))}
+    assert len(moments) > 30
+    assert any(found["waiting"] for found in seen)
+    for (state, ledger), found in moments.items():
+        assert report(await World.load(bus, Cut(state=state, ledger=ledger))) == found
+
+
+async def test_a_difference_leads_from_one_moment_to_the_other(log: Path, capsys) -> None:
+    async def pods(*moment: str) -> dict[str, str]:
+        _, shown = await ask(capsys, "state", "--store", log, "--json", *moment)
+        return {pod["pod_uid"]: node["name"] for node in json.loads(shown)["nodes"] for pod in node["pods"]}
+
+    before, after = await pods("--seq", "20"), await pods()
+    code, shown = await ask(capsys, "diff", "20", "--store", log, "--json")
+    found = json.loads(shown)
+    assert code == 0
+    assert found["from"]["ledger"] == 20
+    for pod in found["gone"]:
+        del before[pod["pod_uid"]]
+    before |= {pod["pod_uid"]: pod["node"] for pod in (*found["placed"], *found["moved"])}
+    assert before == after
+    _, text = await ask(capsys, "diff", "20", "--store", log)
+    assert "placed" in text
+
+
+POD = """
+kind: Pod
+metadata: {name: trainer, namespace: ml}
+spec:
+  schedulerName: hami-scheduler
+  containers:
+  - {name: main, image: x, resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpucores: 100, cpu: 1}}}
+"""
+
+
+async def test_a_pod_is_tried_without_being_placed(log: Path, tmp_path, capsys) -> None:
+    manifest = tmp_path / "pod.yaml"
+    manifest.write_text(POD)
+
+    async def tried(*arguments: str) -> tuple[int, list[str]]:
+        code, shown = await ask(capsys, "simulate", "-f", manifest, "--store", log, "--json", *arguments)
+        return code, [placed["node"] for placed in json.loads(shown)["outcome"]["placed"]]
+
+    code, nodes = await tried("--seq", "1", "--replicas", "1000")
+    assert (code, len(set(nodes)) > 1) == (1, True)
+    assert await tried("--seq", "1") == (0, nodes[:1])
+    _, without = await tried("--seq", "1", "--replicas", "1000", "--without-node", nodes[0])
+    assert sorted(without) == sorted(node for node in nodes if node != nodes[0])
+    code, shown = await ask(capsys, "simulate", "-f", manifest, "--store", log, "--replicas", "1000")
+    assert "replicas fit: 1 GPU" in shown
+    assert "what helps" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("state", "--at", "yesterday"), "such as 2026-11-29T14:03Z"),
+        (("state", "--at", "1h", "--seq", "3"), "keep one of them"),
+        (("state", "--seq", "99999999"), "holds no such record"),
+        (("simulate", "-f", "/nowhere"), "cannot be read"),
+    ],
+)
+async def test_a_moment_that_never_was_is_refused(log: Path, capsys, arguments, says) -> None:
+    code = await asyncio.to_thread(main, [*arguments, "--store", str(log)])
+    assert (code, says in capsys.readouterr().err) == (2, True)
+
+
+# Incident files
+
+
+def verified(store: Path) -> dict:
+    done = subprocess.run(
+        [*GPUBUS, "replay", "--verify", "--store", store, "--json"], capture_output=True, text=True, check=False
+    )
+    return json.loads(done.stdout)
+
+
+async def test_an_exported_log_replays_where_it_is_imported_and_a_redacted_one_names_nothing(
+    log: Path, tmp_path, capsys
+) -> None:
+    whole = verified(log)
+    for redact in ((), ("--redact",)):
+        file, store = tmp_path / f"log{len(redact)}.gz", tmp_path / f"store{len(redact)}"
+        assert (await ask(capsys, "export", file, "--store", log, *redact))[0] == 0
+        assert (await ask(capsys, "import", file, "--store", store))[0] == 0
+        found = verified(store)
+        assert found["reproduced"] == found["decisions"] == whole["decisions"]
+        assert not any(found[field] for field in ("different", "violations", "unexplained", "undecodable", "notes"))
+    text = gzip.decompress(file.read_bytes()).decode()
+    async with LocalBus(log) as local, await Bus.connect(local.urls, name="test") as bus:
+        records, _ = await history.newest(bus, DECISION, [">"])
+        nodes, _ = await history.newest(bus, STATE, ["gpubus.state.node.*"])
+    decisions = [codec.decode_as(Decision, record.payload).data for record in records]
+    names = {decision.name for decision in decisions} | {decision.pod_uid for decision in decisions}
+    names |= {decision.allocator for decision in decisions} | {record.subject.split(".")[-1] for record in nodes}
+    names |= {gpu.uuid for decision in decisions for gpu in decision.gpus}
+    assert not [name for name in names if name in text]
+    code, _ = await ask(capsys, "import", file, "--store", log)
+    assert code == 2
+
+
+async def test_a_slice_holds_what_led_to_its_decisions(log: Path, tmp_path, capsys) -> None:
+    async with LocalBus(log) as local, await Bus.connect(local.urls, name="test") as bus:
+        records: list[Record] = []
+        await history.read(bus, DECISION, [">"], records.append)
+    middle = records[len(records) // 2].time_ns
+    since = datetime.fromtimestamp(middle / 1e9, UTC).isoformat()
+    file, store = tmp_path / "slice.gz", tmp_path / "store"
+    assert (await ask(capsys, "export", file, "--from", since, "--store", log))[0] == 0
+    assert (await ask(capsys, "import", file, "--store", store))[0] == 0
+    found = verified(store)
+    assert (found["different"], found["violations"]) == (0, [])
+    assert found["reproduced"] >= sum(record.time_ns > middle for record in records)
+
+
+async def test_a_damaged_file_is_refused(log: Path, tmp_path, capsys) -> None:
+    file = tmp_path / "log.gz"
+    await ask(capsys, "export", file, "--store", log)
+    lines = gzip.decompress(file.read_bytes()).splitlines(keepends=True)
+    for number, damaged in enumerate((b"no gzip", gzip.compress(b"".join(lines[:-1])), gzip.compress(b"{}\n"))):
+        bad = tmp_path / f"bad{number}"
+        bad.write_bytes(damaged)
+        assert (await ask(capsys, "import", bad, "--store", tmp_path / f"store{number}"))[0] == 2
+
+
+# Golden logs: recorded by earlier versions, read for ever
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+
+@pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.log.gz")), ids=lambda file: file.name)
+async def test_a_golden_log_replays_or_says_that_other_rules_made_it(file: Path, tmp_path, capsys) -> None:
+    assert (await ask(capsys, "import", file, "--store", tmp_path / "store"))[0] == 0
+    found = verified(tmp_path / "store")
+    assert not any(found[field] for field in ("different", "violations", "undecodable"))
+    if file.name == f"engine-{ENGINE_VERSION}.log.gz":
+        assert found["reproduced"] == found["decisions"] > 0
+    else:
+        assert found["notes"]
+
+
+def test_there_is_a_golden_log_of_this_engine() -> None:
+    wanted = GOLDEN / f"engine-{ENGINE_VERSION}.log.gz"
+    assert wanted.exists(), (
+        f"record {wanted.name}: gpubus demo --nodes 8 --pods 60 --rate 60 --keep D; "
+        f"gpubus export {wanted.relative_to(GOLDEN.parent.parent)} --redact --store D"
+    )

@@ -1,0 +1,75 @@
+"""Moments of the past, as people name them: a place in the ledger, an age, or a time."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from deploy.cli.errors import InputError
+
+if TYPE_CHECKING:
+    from bus.connection import Bus
+    from bus.history import Cut
+
+AtOption = Annotated[
+    str | None,
+    typer.Option(
+        "--at", metavar="WHEN", help="As it was then: a time such as 2026-11-29T14:03Z, or an age such as 15m."
+    ),
+]
+SequenceOption = Annotated[
+    int | None, typer.Option("--seq", metavar="N", min=0, help="As it was at this sequence of the ledger.")
+]
+
+_AGE: Final = re.compile(r"(\d{1,9})([smhd])")
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_NS: Final = 1_000_000_000
+
+
+def instant_of(text: str, option: str) -> datetime:
+    """Return the instant that a time or an age names; one longer ago than there are dates is the first date.
+
+    Raises:
+        InputError: It names none.
+    """
+    if age := _AGE.fullmatch(text):
+        try:
+            return datetime.now(UTC) - timedelta(seconds=int(age[1]) * _UNITS[age[2]])
+        except OverflowError:
+            return datetime.min.replace(tzinfo=UTC)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise InputError(
+            f"{option} {text!r} is no moment: write a time such as 2026-11-29T14:03Z, or an age such as 15m"
+        )
+    return found
+
+
+async def cut_of(bus: "Bus", at: str | None, sequence: int | None) -> "Cut | None":
+    """Return where to cut the log, or None for no cut.
+
+    Raises:
+        InputError: The options contradict each other, or the ledger holds no such sequence.
+    """
+    from bus.history import Cut, time_of
+    from bus.streams import LEDGER
+
+    if at is not None and sequence is not None:
+        raise InputError("--at and --seq each name a moment: keep one of them")
+    if sequence is not None:
+        time_ns = await time_of(bus, LEDGER, sequence)
+        if time_ns is None:
+            raise InputError(f"--seq {sequence}: the ledger holds no such record: `gpubus state` says how far it goes")
+        return Cut(ledger=sequence, time_ns=time_ns)
+    if at is None:
+        return None
+    return Cut(time_ns=int(instant_of(at, "--at").timestamp() * _NS))
+
+
+def split_moment(text: str) -> tuple[str | None, int | None]:
+    """Return a moment that is given as one word as the two options: digits are a sequence."""
+    return (None, int(text)) if text.isascii() and text.isdigit() else (text, None)
