@@ -1,7 +1,9 @@
 """What a placed pod takes: the allocation that a decision comes down to."""
 
+from itertools import islice
+
 from consumers.allocator.engine import Snapshot
-from schemas.decision import Decision, GpuGrant
+from schemas.decision import ContainerGrant, Decision, GpuGrant
 from schemas.ledger import Allocation
 from schemas.pod import WHOLE, GpuRequest, Schedule, Waiting
 
@@ -20,7 +22,7 @@ def allocation(pod: Schedule | Waiting, decision: Decision, snapshot: Snapshot) 
         name=pod.name,
         pool=request.pool,
         gpus=gpus,
-        containers=decision.containers,
+        containers=decision.containers or _dealt(request, gpus),
         cpu_milli=request.cpu_milli,
         memory_bytes=request.memory_bytes,
         qos=request.qos,
@@ -29,6 +31,18 @@ def allocation(pod: Schedule | Waiting, decision: Decision, snapshot: Snapshot) 
         tflops_limit_milli=tflops_limit,
         vram_limit_bytes=request.vram_limit_bytes * count,
     )
+
+
+def _dealt(request: GpuRequest, gpus: tuple[GpuGrant, ...]) -> tuple[ContainerGrant, ...]:
+    """Return whose the GPUs are where a pod counts them by container: in order of names, each takes the next ones.
+
+    Source: TensorFusion, annotation ``container-gpus``.
+    """
+    if not request.container_counts:
+        return ()
+    counts = sorted(zip(request.container_names, request.container_counts, strict=True))
+    rest = iter(gpus)
+    return tuple(ContainerGrant(name=name, gpus=tuple(islice(rest, count))) for name, count in counts)
 
 
 def _compute(request: GpuRequest, decision: Decision, snapshot: Snapshot) -> int:

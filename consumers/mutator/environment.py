@@ -6,7 +6,7 @@ writes; a kubelet resolves them when the container starts, from the pod itself.
 
 from typing import Any, Final
 
-from schemas.kube.annotations import VISIBLE_DEVICES, VRAM_LIMIT
+from schemas.kube import annotations
 
 NVIDIA_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 NO_DEVICES: Final = "void"
@@ -33,14 +33,14 @@ def field(name: str, path: str) -> Variable:
     return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
 
 
-def visible_devices(container: str = "") -> Variable:
-    """Return the variable that NVIDIA's runtime reads; of one container where each has GPUs of its own."""
-    return annotation(NVIDIA_VISIBLE_DEVICES, f"{VISIBLE_DEVICES}.{container}" if container else VISIBLE_DEVICES)
+def visible_devices(container: int | None = None) -> Variable:
+    """Return the variable that NVIDIA's runtime reads; of one container, by its place, where each has GPUs of its own."""
+    return annotation(NVIDIA_VISIBLE_DEVICES, annotations.visible_devices(container))
 
 
-def vram_limits(name: str, count: int, first: int = 0) -> list[Variable]:
-    """Return one variable for each of ``count`` GPUs, ``name`` and its place; their annotations begin at ``first``."""
-    return [annotation(f"{name}{place}", f"{VRAM_LIMIT}{first + place}") for place in range(count)]
+def vram_limits(name: str, count: int, container: int | None = None) -> list[Variable]:
+    """Return one variable for each of ``count`` GPUs: ``name`` and the GPU's place."""
+    return [annotation(f"{name}{gpu}", annotations.vram_limit(gpu, container)) for gpu in range(count)]
 
 
 def put(container: dict[str, Any], variables: list[Variable]) -> list[str]:

@@ -17,10 +17,8 @@ from consumers.mutator.environment import (
 from consumers.mutator.options import Images
 from schemas.dialects import RequestError
 from schemas.dialects.tf_keys import ISOLATION
+from schemas.kube.annotations import EFFECTIVE_SM_PERCENT
 from schemas.pod import GpuRequest
-
-EFFECTIVE_SM_PERCENT: Final = "tensor-fusion.ai/effective-hard-sm-percent"
-"""Annotation that binding writes: the share of a GPU's compute in percent, which a limit in TFLOPS comes to on that GPU."""
 
 ADDED: Final = frozenset({"init-soft-limiter", "inject-lib", "tensorfusion-worker"})
 """Names of the containers that isolation adds to a pod."""

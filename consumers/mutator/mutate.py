@@ -170,15 +170,11 @@ def _change(
         common += isolate(spec, managed, request, context.images.get(request.vendor or "NVIDIA", Images()))
         _words(pod, view, request)
     warnings = []
-    first = 0
     for container in managed:
         # What isolation says of a variable counts more.
-        variables = list(
-            {one["name"]: one for one in (*_variables(view, request, container["name"], first), *common)}.values()
-        )
-        overridden = environment.put(container, variables)
-        first += _count(request, container["name"]) if _apart(request) else 0
-        warnings += [_overridden(container["name"], name) for name in overridden]
+        own = _variables(view, request, container["name"])
+        variables = list({one["name"]: one for one in (*own, *common)}.values())
+        warnings += [_overridden(container["name"], name) for name in environment.put(container, variables)]
     none = [literal(environment.NVIDIA_VISIBLE_DEVICES, environment.NO_DEVICES)]
     for container in present:
         if container["name"] not in names | ADDED:
@@ -217,9 +213,11 @@ def _container(view: PodSpecView, name: str) -> ContainerView:
     return next(one for one in (*view.init_containers, *view.containers) if one.name == name)
 
 
-def _apart(request: GpuRequest) -> bool:
-    """Whether each container has GPUs of its own, rather than all of them the same."""
-    return len(request.containers) > 1 or len(request.container_counts) > 1
+def _place(request: GpuRequest, name: str) -> int | None:
+    """Return the place of a container among those with GPUs of their own, as binding counts them; None if all see all."""
+    if request.containers:
+        return next(place for place, one in enumerate(request.containers) if one.name == name)
+    return sorted(request.container_names).index(name) if request.container_counts else None
 
 
 def _count(request: GpuRequest, name: str) -> int:
@@ -231,11 +229,12 @@ def _count(request: GpuRequest, name: str) -> int:
     return request.count
 
 
-def _variables(view: PodSpecView, request: GpuRequest, name: str, first: int) -> list[Variable]:
-    variables = [environment.visible_devices(name if _apart(request) else "")]
+def _variables(view: PodSpecView, request: GpuRequest, name: str) -> list[Variable]:
+    place = _place(request, name)
+    variables = [environment.visible_devices(place)]
     if request.dialect != "hami":
         return [*variables, literal("CONTAINER_NAME", name)]
-    variables += environment.vram_limits("CUDA_DEVICE_MEMORY_LIMIT_", _count(request, name), first)
+    variables += environment.vram_limits("CUDA_DEVICE_MEMORY_LIMIT_", _count(request, name), place)
     share = next((part.compute_milli for part in request.containers if part.name == name), request.compute_milli)
     if share:
         variables.append(literal("CUDA_DEVICE_SM_LIMIT", str(share * 100 // WHOLE)))

@@ -1,17 +1,24 @@
 """What becomes of pods at admission: both dialects, refusals, and that a second pass changes nothing."""
 
 import copy
+from datetime import UTC, datetime
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from consumers.allocator.engine import Policy, Snapshot
+from consumers.allocator.engine import decide as place
+from consumers.allocator.grants import allocation
 from consumers.mutator.mutate import SLOT_LABEL, Context, mutate
 from consumers.mutator.options import Images, Options
 from consumers.mutator.patch import diff
+from schemas.cluster import GpuDevice, GpuInventory, Node, Pool
 from schemas.dialects import HamiConfig, RequestError, TensorFusionDefaults
 from schemas.dialects.moved import MOVED
+from schemas.kube.annotations import allocation_annotations
+from schemas.pod import Schedule
 
 IMAGES = Images(limiter="limiter:1", client="client:1", worker="worker:1")
 
@@ -235,8 +242,8 @@ def test_containers_with_gpus_of_their_own_see_only_those():
         {"name": "c"},
     ]
     changed, _ = admitted(pod(containers=containers))
-    assert env(changed, "b")["NVIDIA_VISIBLE_DEVICES"] == "metadata.annotations['gpubus.io/visible-devices.b']"
-    assert env(changed, "b")["CUDA_DEVICE_MEMORY_LIMIT_1"] == "metadata.annotations['gpubus.io/vram-limit-2']"
+    assert env(changed, "b")["NVIDIA_VISIBLE_DEVICES"] == "metadata.annotations['gpubus.io/visible-devices-1']"
+    assert env(changed, "b")["CUDA_DEVICE_MEMORY_LIMIT_1"] == "metadata.annotations['gpubus.io/vram-limit-1-1']"
     assert env(changed, "c") == {"NVIDIA_VISIBLE_DEVICES": "void"}
 
 
@@ -284,3 +291,63 @@ json = st.recursive(
 @given(st.dictionaries(st.text("ab/~", max_size=2), json), st.dictionaries(st.text("ab/~", max_size=2), json))
 def test_a_patch_turns_one_object_into_the_other(before, after):
     assert apply(before, list(diff(before, after))) == after
+
+
+def referred(changed):
+    """Annotations that variables of the pod come from."""
+    containers = changed["spec"]["containers"] + changed["spec"].get("initContainers", [])
+    paths = [
+        v["valueFrom"]["fieldRef"]["fieldPath"] for one in containers for v in one.get("env", ()) if "valueFrom" in v
+    ]
+    return {path.split("'")[1] for path in paths if path.startswith("metadata.annotations")}
+
+
+def placed(request):
+    """What the engine and the allocator make of a request on a node with room."""
+    device = {"model": "A100", "tflops_milli": 312_000, "vram_bytes": 80 << 30}
+    snapshot = Snapshot()
+    snapshot.put_pool(Pool(name="shared"))
+    snapshot.put_node(Node(name="n", pool="shared", cpu_milli=64_000, memory_bytes=1 << 40))
+    gpus = [GpuDevice(uuid=f"GPU-{index}", index=index, **device) for index in range(8)]
+    snapshot.put_inventory(GpuInventory(node="n", gpus=gpus, observed_at=datetime(2026, 11, 30, tzinfo=UTC)))
+    decision = place(snapshot, request, Policy())
+    assert decision.node == "n", decision.message
+    return allocation(Schedule(namespace="ml", name="p", uid="u", request=request), decision, snapshot)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        pod(labels=ENABLED, annotations=GUIDE),
+        pod(labels=ENABLED, annotations={**GUIDE, "tensor-fusion.ai/isolation": "hard"}),
+        hami({"nvidia.com/gpu": "2", "nvidia.com/gpumem-percentage": "30"}),
+        pod(
+            containers=[
+                {"name": "a", "resources": {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "100"}}},
+                {"name": "b", "resources": {"limits": {"nvidia.com/gpu": "2", "nvidia.com/gpucores": "50"}}},
+            ]
+        ),
+        pod(
+            labels=ENABLED,
+            containers=[
+                {"name": "b", "resources": {"limits": {"nvidia.com/gpu": "1"}}},
+                {"name": "a", "resources": {"limits": {"nvidia.com/gpu": "2"}}},
+            ],
+        ),
+    ],
+)
+def test_a_binding_writes_every_annotation_that_a_variable_comes_from(target):
+    changed, found = admitted(target, images={"NVIDIA": IMAGES})
+    held = placed(found.request)
+    written = allocation_annotations("n", held)
+    assert referred(changed) <= written.keys()
+    for container in held.containers:
+        (key,) = {name for name in referred(changed) if name.startswith("gpubus.io/visible")} & {
+            env(changed, container.name)["NVIDIA_VISIBLE_DEVICES"].split("'")[1]
+        }
+        assert written[key] == ",".join(gpu.uuid for gpu in container.gpus)
+
+
+def test_a_limit_in_tflops_comes_to_a_share_of_the_gpu():
+    _, found = admitted(pod(labels=ENABLED, annotations=GUIDE))
+    assert allocation_annotations("n", placed(found.request))["tensor-fusion.ai/effective-hard-sm-percent"] == "65"
