@@ -44,7 +44,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         taken_cpu_milli: CPU of the node's pods that are not in the ledger, such as daemons.
         taken_memory_bytes: Their memory.
         taken_pods: Their number.
-        cordoned_gpus: UUIDs of GPUs that take no new pods because an operator said so (``hami.io/device-cordon``).
+        cordoned_gpus: UUIDs of GPUs that take no new pods because an operator said so (``hami.io/device-cordon``),
+            or all while the node's agent is being replaced.
         claimed_gpus: UUIDs of GPUs that pods outside the ledger claim, by annotations written by hand for example.
             ``EVERY_GPU`` in either list stands for all GPUs of the node: for who cannot tell which.
     """

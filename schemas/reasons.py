@@ -102,7 +102,11 @@ REASONS: Final[tuple[Reason, ...]] = (
         "Look at the agent on the node; its GPUs take pods again as soon as it speaks.",
     ),
     Reason(GPU_UNHEALTHY, "The GPU is unhealthy.", "Look at the GPU's XID and ECC errors on the node."),
-    Reason(GPU_CORDONED, "An operator has cordoned the GPU.", "Take the GPU out of the node's list of cordoned GPUs."),
+    Reason(
+        GPU_CORDONED,
+        "The GPU is cordoned, by an operator or while its node's agent is being replaced.",
+        "Take the GPU out of the node's list of cordoned GPUs, or see `gpubus rollout status`.",
+    ),
     Reason(GPU_FOREIGN, "Another allocator hands this GPU out.", "Remove the device plugin from the node."),
     Reason(
         GPU_CLAIMED,

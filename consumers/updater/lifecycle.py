@@ -48,15 +48,11 @@ def advance(record: Rollout | None, seen: Seen, now: datetime) -> Rollout | None
 
 
 def _first(spec: ComponentSpec, seen: Seen, now: datetime) -> Rollout:
-    """Nothing is known of what ran before, so nothing is touched: somebody who installs this expects no restarts."""
     record = Rollout(
         pool=spec.pool, component=spec.component, target=spec.template, changed_at=now, step="recorded", txn=""
     )
     step = _Step(record, spec, seen, now)
-    if not step.outdated:
-        return step.to("recorded", phase="synced")
-    reason: Reason = "FirstSeen" if spec.policy.auto_update else "AutoUpdateOff"
-    return step.to("recorded", phase="outdated", reason=reason, message=_REST[reason])
+    return step.leave_alone() if step.outdated else step.to("recorded", phase="synced")
 
 
 _REST: Final[dict[Reason, str]] = {
@@ -125,6 +121,11 @@ class _Step:
             changes |= {"reason": "AutoUpdateOff", "message": _REST["AutoUpdateOff"]}
         return self.to(step, **changes)
 
+    def leave_alone(self) -> Rollout:
+        """Nothing is known of what ran before, so nothing is touched: somebody who installs this expects no restarts."""
+        reason: Reason = "FirstSeen" if self.policy.auto_update else "AutoUpdateOff"
+        return self.to("recorded", phase="outdated", reason=reason, message=_REST[reason])
+
     def _at_rest(self) -> Rollout | None:
         record = self.record
         if record.phase == "rolled-back" and self.spec.template.hash == record.target.hash:
@@ -134,8 +135,9 @@ class _Step:
                 return self.to("completed", phase="synced", reason="Completed")
             if record.reason == "AutoUpdateOff" and self.policy.auto_update:
                 return self._begin("started")
-        if record.phase == "synced" and self.outdated:  # made from an old template after all were updated
-            return self._begin("started")
+        if record.phase == "synced" and self.outdated:
+            # Made from an old template after all were updated; or, before anything ever was, seen only after their pool.
+            return self._begin("started") if record.number else self.leave_alone()
         if record.phase == "rolled-back" and self.outdated:
             return self.to("started", **fresh(record, self.now) | {"back": True})
         return None

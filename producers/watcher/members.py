@@ -45,6 +45,10 @@ class Members:
         """Return the version since which a member's pods are as they are; 0 if it never had any."""
         return self._versions.get(key, 0)
 
+    def away(self, key: Key) -> bool:
+        """Return whether a member has pods of which one is not ready; one without pods may be kept by somebody else."""
+        return any(not part.ready for part in self._parts.get(key, {}).values())
+
     def put(self, item: KubePod) -> None:
         """The pod is so."""
         pod = (item.metadata.namespace, item.metadata.name)

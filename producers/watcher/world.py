@@ -14,6 +14,7 @@ from producers.watcher.nodes import Nodes, Seat
 from producers.watcher.plan import Outgoing, Stored, commands, digest, fact, known, refusal
 from producers.watcher.reading import Refusal, project, read_request
 from producers.watcher.volumes import Claims, Volumes
+from schemas.cluster import EVERY_GPU, Node
 from schemas.dialects import RequestError
 from schemas.kube.annotations import claimed_gpus, read_allocation
 from schemas.kube.components import VENDOR
@@ -73,7 +74,7 @@ class World:
         self.claims = Claims(self._on_asking)
         self.volumes = Volumes(self._on_asking)
         self.native_quotas: Shelf[ResourceQuota] = Shelf(NATIVE, self._on_settings)
-        self.members = Members(lambda key: self._mark(MEMBER, key))
+        self.members = Members(self._on_member)
         self._agents_in: set[str] = set()
         """Pools that have, or had, agents."""
         self._latest = 0  # up to here the view is complete: lists do not come in the order of versions
@@ -154,6 +155,11 @@ class World:
         for pool in self._agents_in:
             self._mark(MEMBER, (pool, HYPERVISOR, name))
 
+    def _on_member(self, key: Key) -> None:
+        self._mark(MEMBER, key)
+        if key[1] == HYPERVISOR:
+            self._mark(NODE, (key[2],))
+
     def _on_settings(self, plural: str, namespace: str, name: str) -> None:
         """An object has changed, and what depends on it may be another now: nodes, pools, pods that still wait."""
         if plural == NATIVE:
@@ -228,7 +234,7 @@ class World:
         uid = "/".join(key)
         match kind:
             case "node":
-                value, version = self.nodes.project(key[0], self.settings.pool_of), self.nodes.version(key[0])
+                value, version = self._node(key[0])
             case "pool":
                 value, version = self.settings.pool(key[0]), self.settings.version(key[0])
             case "quota":
@@ -246,6 +252,17 @@ class World:
                 value = self.settings.resource(plural, namespace, name)
                 version = self.settings.shelves[plural][0].version(namespace, name)
         return _told(key, at, [], about=(subject_of(kind, key), uid, version), value=value, stored=stored)
+
+    def _node(self, name: str) -> tuple[Node | None, int]:
+        """Return a node as STATE says it. While its agent is being replaced its GPUs take no new pods; running ones stay."""
+        node, version = self.nodes.project(name, self.settings.pool_of), self.nodes.version(name)
+        if node is None or node.pool not in self._agents_in:
+            return node, version
+        agent = (node.pool, HYPERVISOR, name)
+        version = max(version, self.members.version(agent))
+        if self.members.away(agent):
+            node = msgspec.structs.replace(node, cordoned_gpus=(EVERY_GPU,))
+        return node, version
 
     def _quota(self, namespace: str, name: str) -> tuple[Quota | None, int]:
         kind, _, own = name.partition("/")

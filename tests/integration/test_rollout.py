@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bus import codec, subjects
+from bus import codec, history, subjects
 from bus.connection import Bus
 from bus.follower import Follower, Record
 from bus.kube.client import MERGE, resource_path
@@ -16,6 +16,7 @@ from bus.streams import LEDGER, STATE
 from deploy.cli.main import main
 from deploy.local.processes import RoleProcess
 from deploy.local.server import LocalServer
+from schemas.cluster import Node
 from schemas.rollout import Member, Rollout
 from schemas.rollout_template import member_hashes
 from tests.conftest import eventually
@@ -176,13 +177,22 @@ async def test_a_crash_looping_image_stops_after_the_canary_and_rollback_restore
         assert condition["message"] == halted.message == f"crash looping with template {halted.target.hash}: node-0"
         assert status["componentStatus"]["hypervisorUpdateProgress"] == 20
         assert not status["componentStatus"].get("hypervisorConfigSynced", False)
+        cordoned = {node.name: node.cordoned_gpus for node in await nodes(bus)}
+        assert cordoned == {"node-0": ("*",)} | {f"node-{number}": () for number in range(1, 5)}
         code = await asyncio.to_thread(main, ("rollout", "rollback", POOL, "hypervisor", "--nats", server.url))
         assert code == 0
         await log.reaches("rolled-back")
+        assert {node.cordoned_gpus for node in await nodes(bus)} == {()}
     assert set(kubelet.images.values()) == {"agent:1"}
     assert {name: len(uids) for name, uids in kubelet.made.items()} == {
         "node-0": 3, "node-1": 1, "node-2": 1, "node-3": 1, "node-4": 1,
     }  # fmt: skip
+
+
+async def nodes(bus: Bus) -> list[Node]:
+    """Return the nodes as the allocators see them."""
+    records, _ = await history.newest(bus, STATE, ["gpubus.state.node.*"])
+    return [codec.decode_as(Node, record.payload).data for record in records]
 
 
 async def test_an_eviction_waits_for_the_disruption_budget_says_so_and_goes_on(

@@ -78,6 +78,22 @@ def test_whoever_installs_it_over_other_pods_gets_no_restarts() -> None:
     assert world.on(NEWER) == set(world.members)
 
 
+def test_members_that_are_seen_only_after_their_pool_get_no_restarts_either() -> None:
+    world = World(0)
+    for name in ("n00", "n01"):
+        world.add(name, NEW)
+    world.settle()
+    world.run()
+    assert (world.phase, world.record.reason, world.touched) == ("outdated", "FirstSeen", [])
+    world.order(orders.resume)
+    world.settle()
+    world.run()
+    world.add("late", NEW)  # by a controller that had not heard of the change
+    world.settle()
+    world.run()
+    assert (world.phase, world.on(OLD)) == ("synced", {"n00", "n01", "late"})
+
+
 def test_a_crash_looping_image_stops_after_the_canary_and_rollback_restores_it_alone() -> None:
     world = changed(canary=True)
     world.crashing = {"n00"}
