@@ -6,9 +6,16 @@ import msgspec
 
 from schemas.event import Timestamp
 
-DriftKind = Literal["UnmanagedUse", "WrongGpu", "OverLimit", "ForeignAllocation", "MissingGpu"]
+DriftKind = Literal[
+    "UnmanagedUse", "WrongGpu", "OverLimit", "ForeignAllocation", "MissingGpu",
+    "PodGone", "PodEnded", "BoundElsewhere", "NotBound", "NotScheduled", "NotInLedger",
+]  # fmt: skip
 """How a node differs from its ledger record: a process of a pod that holds nothing there; a pod on a GPU that it was not
-given; more VRAM than its limit; another allocator handed out a GPU of ours; a pod holds a GPU that is not there."""
+given; more VRAM than its limit; another allocator handed out a GPU of ours; a pod holds a GPU that is not there.
+
+How the API server differs from it: there is no such pod; it has ended; it is on another node; it has a place and no node; it
+was never decided about; it has a node and holds nothing.
+"""
 
 
 class PodNotice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

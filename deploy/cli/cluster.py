@@ -1,4 +1,4 @@
-"""``gpubus run watcher``, ``binder`` and ``actuator``: the roles that speak to a Kubernetes cluster."""
+"""``gpubus run watcher``, ``binder``, ``status`` and the other roles that speak to a Kubernetes cluster."""
 
 import os
 from pathlib import Path
@@ -69,6 +69,40 @@ def actuator(
     Example: gpubus run actuator --nats nats://nats.gpubus.svc:4222 --kubeconfig ~/.kube/config
     """
     _play("actuator", nats, kubeconfig, name, replicas, exit_with_stdin=exit_with_stdin)
+
+
+@app.command("status")
+def status(
+    *,
+    nats: NatsOption = None,
+    kubeconfig: KubeconfigOption = None,
+    name: NameOption = None,
+    replicas: ReplicasOption = 1,
+    exit_with_stdin: StdinOption = False,
+) -> None:
+    """Write the state of nodes, GPUs and pools back to their custom resources, until SIGTERM.
+
+    \b
+    Example: gpubus run status --nats nats://nats.gpubus.svc:4222 --kubeconfig ~/.kube/config
+    """
+    _play("status", nats, kubeconfig, name, replicas, exit_with_stdin=exit_with_stdin)
+
+
+@app.command("reconciler")
+def reconciler(
+    *,
+    nats: NatsOption = None,
+    kubeconfig: KubeconfigOption = None,
+    name: NameOption = None,
+    replicas: ReplicasOption = 1,
+    exit_with_stdin: StdinOption = False,
+) -> None:
+    """Compare the ledger with the API server every minute, and repair what is provably safe, until SIGTERM.
+
+    \b
+    Example: gpubus run reconciler --nats nats://nats.gpubus.svc:4222 --kubeconfig ~/.kube/config
+    """
+    _play("reconciler", nats, kubeconfig, name, replicas, exit_with_stdin=exit_with_stdin)
 
 
 def _play(

@@ -53,7 +53,7 @@ def role(
         str,
         typer.Argument(
             metavar="ROLE",
-            help="Which part to play: allocator, updater, recorder, alerter, notifier, agent, watcher, binder or actuator.",
+            help="Which part to play; an unknown one lists them all.",
         ),
     ],
     *,

@@ -82,13 +82,37 @@ async def actuator(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Even
         await Actuator(bus, client).run(stop, ready=ready)
 
 
+async def status(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
+    """Write the state of nodes, GPUs and pools back to their custom resources."""
+    from bus.kube.client import Client
+    from consumers.status.service import StatusWriter
+
+    async with await Client.connect() as client:
+        await StatusWriter(bus, client, name).run(stop, ready=ready)
+
+
+async def reconciler(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
+    """Compare the ledger with the API server."""
+    from bus.kube.client import Client
+    from consumers.reconciler.service import Reconciler
+
+    async with await Client.connect() as client:
+        await Reconciler(bus, client, name).run(stop, ready=ready)
+
+
 ROLES: Final[dict[str, Role]] = {"allocator": allocator, "updater": updater}
 """Roles that need a bus only."""
 
 METRICS_ROLES: Final[dict[str, Role]] = {"recorder": recorder, "alerter": alerter, "notifier": notifier}
 """Roles that need a metrics store or an Alertmanager too; :mod:`deploy.local.monitoring` says how they are named."""
 
-CLUSTER_ROLES: Final[dict[str, Role]] = {"watcher": watcher, "binder": binder, "actuator": actuator}
+CLUSTER_ROLES: Final[dict[str, Role]] = {
+    "watcher": watcher,
+    "binder": binder,
+    "status": status,
+    "reconciler": reconciler,
+    "actuator": actuator,
+}
 """Roles that need a Kubernetes cluster too; ``KUBECONFIG`` or the pod's service account says which."""
 
 

@@ -8,9 +8,13 @@ from typing import Any, Final
 
 import msgspec
 
+from bus import codec, subjects
 from bus.connection import Bus
+from bus.errors import UndecodableError
+from bus.follower import Follower, Record
 from bus.kube.client import Client
 from bus.kube.reflector import Reflector, Resource
+from bus.streams import LEDGER
 from bus.tasks import end
 from producers.watcher.mirror import Mirror, Wish
 from producers.watcher.plan import Outgoing
@@ -43,6 +47,16 @@ class WatcherStatistics(msgspec.Struct, frozen=True):
     undecodable: int
 
 
+class _Holder(msgspec.Struct, frozen=True, gc=False):
+    pod_uid: str
+
+
+class _Holders(msgspec.Struct, frozen=True, gc=False):
+    """The part of a node's ledger record that tells which pods are in it."""
+
+    allocations: tuple[_Holder, ...]
+
+
 class Watcher:
     """One watcher process.
 
@@ -55,6 +69,7 @@ class Watcher:
         self._news, self._quiet = asyncio.Event(), asyncio.Event()
         self.world = World(self._news.set)
         self._mirror = Mirror(bus, self.world.review)
+        self._ledger = Follower(bus, LEDGER, ["gpubus.ledger.node.*"], self._on_ledger)
         world = self.world
         self._settings: list[Reflector[Any]] = [
             Reflector(client, Resource(API_VERSION, plural, struct), shelf)
@@ -81,6 +96,7 @@ class Watcher:
     async def run(self, stop: asyncio.Event, *, ready: asyncio.Event | None = None) -> None:
         """Watch until ``stop`` is set. ``ready`` is set when everything that exists has been told."""
         await self._mirror.start()
+        await self._ledger.start()
         tasks: list[asyncio.Task[Any]] = [
             asyncio.create_task(stop.wait(), name="watcher-stop"),
             asyncio.create_task(self._watch(ready), name="watcher"),
@@ -91,6 +107,7 @@ class Watcher:
                 task.result()
         finally:
             await end(*tasks)
+            await self._ledger.stop()
             await self._mirror.stop()
 
     async def _watch(self, ready: asyncio.Event | None) -> None:
@@ -109,6 +126,15 @@ class Watcher:
             await self._quiet.wait()
             if ready is not None:
                 ready.set()
+
+    def _on_ledger(self, record: Record) -> None:
+        node = subjects.names(record.subject)[-1]
+        try:
+            held = () if record.deleted else codec.decode_as(_Holders, record.payload).data.allocations
+        except UndecodableError as error:
+            log.warning("%s at sequence %d: %s", record.subject, record.seq, error)
+        else:
+            self.world.holders(node, frozenset(one.pod_uid for one in held))
 
     async def _tell(self) -> None:
         """Say everything that has changed, again and again."""

@@ -16,7 +16,7 @@ from producers.watcher.reading import Refusal, project, read_request
 from producers.watcher.volumes import Claims, Volumes
 from schemas.cluster import EVERY_GPU, Node
 from schemas.dialects import RequestError
-from schemas.kube.annotations import claimed_gpus, read_allocation
+from schemas.kube.annotations import claimed_gpus
 from schemas.kube.components import VENDOR
 from schemas.kube.core import KubePod
 from schemas.kube.defaults import SCHEDULERS, Settings, Shelf
@@ -83,7 +83,10 @@ class World:
         self._gone: dict[Key, int] = {}
         self._there: set[Key] = set()
         self._refused: dict[Key, tuple[str, Refusal]] = {}
-        self._seated: set[Key] = set()
+        self._holders: dict[str, frozenset[str]] = {}
+        self._held: dict[str, str] = {}
+        self._placed: dict[str, tuple[Key, Seat, int]] = {}
+        self._seats: dict[Key, str] = {}
 
     @property
     def refused(self) -> int:
@@ -117,9 +120,8 @@ class World:
         key = (namespace, name)
         self._latest = max(self._latest, version)
         self.members.gone(namespace, name, version)
-        if key in self._seated:
-            self._seated.discard(key)
-            self.nodes.seat(key, None, version)
+        self._leave(key)
+        self.nodes.seat(key, None, version)
         self._forget(key, version)
 
     def complete(self, version: int) -> None:
@@ -134,19 +136,42 @@ class World:
         self._gone[key] = version
         self._mark(POD, key)
 
+    # Who takes what of a node
+
     def _sit(self, key: Key, item: KubePod, *, ours: bool) -> None:
-        """Count a pod that is not in the ledger against its node."""
-        seat = None
+        """Count a pod that has a node and is not in the ledger against that node, with the GPUs that it claims."""
         meta = item.metadata
-        if item.spec.node_name and not item.ended and not (ours and read_allocation(meta.annotations, meta.uid)):
-            try:
-                cpu, memory = amounts_of(item)
-            except RequestError:
-                cpu = memory = 0
-            seat = Seat(item.spec.node_name, cpu, memory, claimed_gpus(meta.annotations))
-        if seat is not None or key in self._seated:
-            (self._seated.add if seat is not None else self._seated.discard)(key)
-            self.nodes.seat(key, seat, meta.version)
+        self._leave(key)
+        if not item.spec.node_name or item.ended:
+            self.nodes.seat(key, None, meta.version)
+            return
+        try:
+            cpu, memory = amounts_of(item)
+        except RequestError:
+            cpu = memory = 0
+        seat = Seat(item.spec.node_name, cpu, memory, claimed_gpus(meta.annotations))
+        if ours:
+            self._seats[key] = meta.uid
+            self._placed[meta.uid] = (key, seat, meta.version)
+        self.nodes.seat(key, None if ours and meta.uid in self._held else seat, meta.version)
+
+    def _leave(self, key: Key) -> None:
+        uid = self._seats.pop(key, None)
+        if uid is not None:
+            self._placed.pop(uid, None)
+
+    def holders(self, node: str, uids: frozenset[str]) -> None:
+        """The ledger says which pods hold something on a node."""
+        before = self._holders.get(node, frozenset())
+        self._holders[node] = uids
+        for uid in before - uids:
+            if self._held.get(uid) == node:
+                del self._held[uid]
+        self._held |= dict.fromkeys(uids, node)
+        for uid in before ^ uids:
+            if uid in self._placed:
+                key, seat, version = self._placed[uid]
+                self.nodes.seat(key, None if uid in self._held else seat, version)
 
     # News
 

@@ -94,12 +94,14 @@ class Settings:
     """
 
     def __init__(self, changed: Changed) -> None:
+        self.clusters: Shelf[kube.TensorFusionCluster] = Shelf("tensorfusionclusters", changed)
         self.pools: Shelf[kube.GPUPool] = Shelf("gpupools", changed)
         self.templates: Shelf[kube.SchedulingConfigTemplate] = Shelf("schedulingconfigtemplates", changed)
         self.profiles: Shelf[kube.WorkloadProfile] = Shelf("workloadprofiles", changed)
         self.quotas: Shelf[kube.GPUResourceQuota] = Shelf("gpuresourcequotas", changed)
         self.providers: Shelf[kube.ProviderConfig] = Shelf("providerconfigs", changed)
         self.shelves: dict[str, tuple[Shelf[Any], type[Any]]] = {
+            "tensorfusionclusters": (self.clusters, kube.TensorFusionCluster),
             "gpupools": (self.pools, kube.GPUPool),
             "schedulingconfigtemplates": (self.templates, kube.SchedulingConfigTemplate),
             "workloadprofiles": (self.profiles, kube.WorkloadProfile),

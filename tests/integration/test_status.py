@@ -1,0 +1,123 @@
+"""``kubectl get`` shows the truth: nodes, GPUs, pools and clusters as the log has them."""
+
+import asyncio
+import shutil
+
+import pytest
+
+from bus.connection import Bus
+from tests.integration.cluster import Cluster, create_all, mixed, play_agents
+from tests.integration.observe import agree
+from tests.integration.plane import ControlPlane
+
+pytestmark = pytest.mark.integration
+
+API = "tensor-fusion.ai/v1"
+CLUSTER = {
+    "apiVersion": API,
+    "kind": "TensorFusionCluster",
+    "metadata": {"name": "demo"},
+    "spec": {
+        "gpuPools": [
+            {
+                "name": "shared",
+                "isDefault": True,
+                "specTemplate": {
+                    "nodeManagerConfig": {
+                        "nodeSelector": {
+                            "nodeSelectorTerms": [
+                                {"matchExpressions": [{"key": "pool", "operator": "In", "values": ["shared"]}]}
+                            ]
+                        }
+                    },
+                    "capacityConfig": {
+                        "oversubscription": {
+                            "tflopsOversellRatio": 200,
+                            "vramExpandToHostMem": 0,
+                            "vramExpandToHostDisk": 0,
+                        }
+                    },
+                },
+            }
+        ]
+    },
+}
+
+
+async def test_custom_resources_show_what_the_log_says(plane: ControlPlane, cluster: Cluster, bus: Bus, start) -> None:
+    names = ["node-a", "node-b", "node-c"]
+    await cluster.add_nodes(names)
+    await cluster.apply(CLUSTER)
+    await asyncio.gather(*map(start, ("watcher", "allocator", "binder", "status", "status")))
+    await play_agents(bus, names)
+    await create_all(cluster, mixed(6))
+    await agree(bus, cluster, placed=6, timeout=30)
+
+    pool = await shown(cluster, "GPUPool", "demo-shared", lambda status: status["availableTFlops"] == "2808")
+    assert pool["phase"] == "Running"
+    assert (pool["totalNodes"], pool["readyNodes"], pool["totalGPUs"], pool["runningAppsCnt"]) == (3, 3, 12, 6)
+    assert (pool["totalTFlops"], pool["virtualTFlops"], pool["virtualAvailableTFlops"]) == ("3744", "7488", "6552")
+    assert (pool["totalVRAM"], pool["availableVRAM"]) == ("960Gi", "720Gi")
+    assert pool["cluster"] == "demo"
+    assert [(one["type"], one["status"]) for one in pool["conditions"]] == [("Ready", "True")]
+
+    whole = await shown(cluster, "TensorFusionCluster", "demo", lambda status: status["availableTFlops"] == "2808")
+    assert (whole["phase"], whole["totalPools"], whole["totalGPUs"]) == ("Running", 1, 12)
+    assert (whole["readyGPUPools"], whole["notReadyGPUPools"]) == (["demo-shared"], [])
+    assert whole["allocatedTFlopsPercent"] == "25.00"
+
+    async with asyncio.timeout(20):
+        while True:
+            gpus = {one["metadata"]["name"]: one for one in await cluster.list("GPU", api=API)}
+            apps = [app for one in gpus.values() for app in one.get("status", {}).get("runningApps", [])]
+            if len(gpus) == 12 and len(apps) == 6:
+                break
+            await asyncio.sleep(0.1)
+    for pod in await cluster.list("Pod", "default"):
+        (name,) = pod["metadata"]["annotations"]["tensor-fusion.ai/gpu-ids"].split(",")
+        gpu = gpus[name]
+        assert gpu["metadata"]["labels"]["tensor-fusion.ai/managed-by"] == pod["spec"]["nodeName"]
+        assert pod["metadata"]["uid"] in {app["pods"][0]["uid"] for app in gpu["status"]["runningApps"]}
+        assert gpu["status"]["capacity"] == {"tflops": "312", "vram": "80Gi"}
+
+    node = await shown(cluster, "GPUNode", "node-a", lambda status: status["totalGPUs"] == 4)
+    assert node["phase"] == "Running"
+    if shutil.which("kubectl"):
+        await check_columns(plane)
+
+    await cluster.delete("Node", "node-c")
+    await shown(cluster, "GPUPool", "demo-shared", lambda status: status["totalNodes"] == 2)
+    async with asyncio.timeout(10):
+        while len(await cluster.list("GPUNode", api=API)) > 2:  # noqa: ASYNC110  the API server is asked
+            await asyncio.sleep(0.1)
+
+
+async def shown(cluster: Cluster, kind: str, name: str, right) -> dict:
+    """Return an object's status once it is ``right``."""
+    status: dict = {}
+    try:
+        async with asyncio.timeout(20):
+            while True:
+                found = [one for one in await cluster.list(kind, api=API) if one["metadata"]["name"] == name]
+                status = found[0].get("status", {}) if found else {}
+                if "phase" in status and right(status):
+                    return status
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise AssertionError(f"{kind} {name} has the status {status}") from None
+
+
+async def check_columns(plane: ControlPlane) -> None:
+    """The columns that the README shows."""
+    process = await asyncio.create_subprocess_exec(
+        "kubectl",
+        f"--kubeconfig={plane.kubeconfig}",
+        "get",
+        "tensorfusioncluster,gpupool,gpunode,gpu",
+        stdout=asyncio.subprocess.PIPE,
+    )
+    out, _ = await process.communicate()
+    lines = [" ".join(line.split()) for line in out.decode().splitlines() if line]
+    assert lines[0] == "NAME PHASE POOLS NODES GPUS TFLOPS FREE VRAM FREE VRAM AGE"
+    assert lines[1].startswith("tensorfusioncluster.tensor-fusion.ai/demo Running 1 3 12 3744 2808 960Gi 720Gi ")
+    assert lines[3].startswith("gpupool.tensor-fusion.ai/demo-shared Running 3 3 12 3744 2808 960Gi 720Gi 6 ")
