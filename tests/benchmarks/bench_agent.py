@@ -16,8 +16,12 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bus import subjects
+from bus import codec, subjects
+from bus.connection import Bus
+from bus.follower import Follower, Record
+from bus.streams import STATE
 from deploy.local.processes import RoleProcess
+from schemas.cluster import GpuInventory
 from schemas.decision import GpuGrant
 from schemas.ledger import Allocation, NodeRecord
 from tests.benchmarks.end_to_end import message, running_bus
@@ -32,8 +36,8 @@ TICKS = os.sysconf("SC_CLK_TCK")
 FLOOR = "import {modules}; print(open('/proc/self/status').read())"
 
 
-def scenario(file: Path, host: Path) -> NodeRecord:
-    """Write eight busy GPUs and their processes, and return the ledger record that explains them."""
+def scenario(file: Path, host: Path) -> tuple[library.Scenario, NodeRecord]:
+    """Begin with eight busy GPUs and their processes, and return the ledger record that explains them too."""
     world = library.h100s()
     allocations = []
     for place, gpu in enumerate(world["gpus"]):
@@ -47,8 +51,8 @@ def scenario(file: Path, host: Path) -> NodeRecord:
             (directory / "cgroup").write_text(f"0::/kubepods/pod{uid}/{'a' * 64}\n")
             grant = GpuGrant(uuid=gpu["uuid"], index=place, tflops_milli=200_000, vram_bytes=16 * library.GIB)
             allocations.append(Allocation(pod_uid=uid, namespace="n", name=f"pod-{pid}", pool="p", gpus=(grant,)))
-    library.Scenario(file, world)
-    return NodeRecord(node=NODE, txn="t", allocations=tuple(allocations), changes=())
+    record = NodeRecord(node=NODE, txn="t", allocations=tuple(allocations), changes=())
+    return library.Scenario(file, world), record
 
 
 def resident_mib(pid: int) -> float:
@@ -80,12 +84,29 @@ def processor_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
+async def notice_s(bus: Bus, playing: library.Scenario, gpu: int) -> float:
+    """Return how long it takes from an XID until the bus holds an inventory that says so."""
+    told = asyncio.Event()
+
+    def hear(record: Record) -> None:
+        if not codec.decode_as(GpuInventory, record.payload).data.gpus[gpu].healthy:
+            told.set()
+
+    follower = Follower(bus, STATE, [subjects.state("gpu", NODE)], hear)
+    await follower.start()
+    failed = time.perf_counter()
+    playing.fault(gpu, 79)
+    await asyncio.wait_for(told.wait(), 30.0)
+    await follower.stop()
+    return time.perf_counter() - failed
+
+
 async def measure() -> dict[str, float]:
     """Run one agent and return what it cost."""
     with tempfile.TemporaryDirectory(prefix="gpubus-bench-") as directory:
         root = Path(directory)
         built = library.build(root)
-        record = scenario(root / "scenario.json", root)
+        playing, record = scenario(root / "scenario.json", root)
         os.environ |= {"LD_LIBRARY_PATH": str(built.parent), "NVML_SCENARIO": str(root / "scenario.json")}
         async with running_bus() as (server, bus):
             subject, payload, txn = message(subjects.ledger_node(NODE), NODE, record, datetime.now(UTC))
@@ -103,12 +124,14 @@ async def measure() -> dict[str, float]:
             await asyncio.sleep(MEASURED_S)
             share = (processor_s(pid) - before) / (time.perf_counter() - at)
             resident = resident_mib(pid)
+            noticed = [await notice_s(bus, playing, gpu) for gpu in range(len(playing.gpus))]
             await agent.stop()
     return {
         "start_s": start_s,
         "start_processor_s": start_processor_s,
         "processor_percent": 100 * share,
         "resident_mib": resident,
+        "notice_s": max(noticed),
     }
 
 
@@ -126,3 +149,4 @@ async def report() -> None:
         f"  start to the first inventory            {found['start_s']:6.2f} s              limit 1 "
         f"({found['start_processor_s']:.2f} s of processor; bare interpreter to the same imports {imports_s():.2f} s)"
     )
+    print(f"  XID to the inventory on the bus         {found['notice_s']:6.2f} s at most      limit 5")
