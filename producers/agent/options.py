@@ -14,12 +14,6 @@ SIMULATED: Final = "simulated:"
 HARMLESS: Final = ("dcgm", "nv-hostengine", "nvidia-smi", "dcgm-exporter", "nvidia-cuda-mps", "nvitop", "Xorg")
 """Beginnings of the names of host programs that may sit on a GPU beside pods."""
 
-ALLOCATORS: Final = {"nvidia.com/": "nvidia-device-plugin"}
-"""Device plugins that hand out the same GPUs, by the beginning of their resources' names."""
-
-DRIVERS: Final = ("gpu.nvidia.com",)
-"""DRA drivers that do."""
-
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
 
 

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Coroutine
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -22,20 +23,22 @@ from bus.streams import STATE
 from bus.tasks import end
 from producers.agent import metrics, speech
 from producers.agent.accounting import Books, account
-from producers.agent.drift import HandedOut, Watch
+from producers.agent.drift import PATIENCE, Watch
 from producers.agent.health import Health
 from producers.agent.holdings import Holdings
+from producers.agent.kubelet import ALLOCATORS, DRIVERS, Kubelet
 from producers.agent.lane import HungError, Lane
 from producers.agent.mps import MpsControl
-from producers.agent.options import ALLOCATORS, DRIVERS, HARMLESS, SIMULATED, AgentOptions
+from producers.agent.options import HARMLESS, SIMULATED, AgentOptions
 from producers.agent.outbox import Outbox
-from producers.agent.podresources import Device, PodResources, PodResourcesError, Translator
+from producers.agent.podresources import PodResources
 from producers.agent.processes import Processes
 from producers.agent.simulated import Simulated, describe
 from producers.agent.source import Reading, Seen, Source, SourceError
+from producers.agent.spokesman import Spokesman
 from producers.agent.workers import WorkerDirectories, wanted
-from schemas.cluster import GpuDevice, GpuInventory
-from schemas.observed import PodNotice
+from schemas.cluster import GpuInventory
+from schemas.hardware import GpuProblem
 from schemas.usage import NodeUsage
 
 log = logging.getLogger("gpubus.agent")
@@ -43,7 +46,10 @@ log = logging.getLogger("gpubus.agent")
 FAULTS_EVERY_S: Final = 0.25
 """How soon an XID is seen: asking costs one call that returns at once."""
 
-KUBELET_EVERY_S: Final = 10.0
+NAMES_EVERY: Final = 10
+"""Samples between two looks for the names of containers that had none."""
+
+NOT_LOOKED_YET: Final = "unknown: the agent has just started"
 LAY_OUT_EVERY_S: Final = 60.0
 REOPEN_EVERY_S: Final = 1.0
 DRAIN_S: Final = 2.0
@@ -69,21 +75,16 @@ class Agent:
         self._source = self._make_source()
         self._open = False
         self._processes = Processes(options.proc, options.logs)
+        self._books = Books(self._processes.owner, self._container_name, self._harmless)
+        self._kubelet = Kubelet(None if options.pod_resources is None else PodResources(options.pod_resources))
+        self._spokesman = Spokesman(self.outbox, options.heartbeat_s)
         self._watch = Watch(options.node)
         self._used_by: dict[str, str] = {}
-        self._kubelet_devices: list[Device] = []
-        self._told: GpuInventory | None = None
-        self._told_at = 0.0
-        self._healthy: dict[str, bool] = {}
+        self._used_before: dict[str, str] = {}
+        self._samples = 0
         self._mps_up = False
-        self._books = Books(self._processes.owner, self._container_name, self._harmless)
-        self._translator = Translator(ALLOCATORS, DRIVERS)
-        self._unknown_devices: set[Device] = set()
-        self._kubelet_asked = False
         self.usage: NodeUsage | None = None
-        """The newest sample."""
-        self.kubelet_up = False
-        """Whether the kubelet answered when it was asked last."""
+        """The newest sample; None while the driver does not answer."""
         self.metrics_port: int | None = None
         """Where ``/metrics`` is served."""
 
@@ -121,7 +122,7 @@ class Agent:
             "agent-holdings": self.holdings.keep_up(),
         }
         if options.pod_resources is not None:
-            loops["agent-kubelet"] = self._ask_kubelet(PodResources(options.pod_resources))
+            loops["agent-kubelet"] = self._kubelet.run()
         if options.workers is not None:
             loops["agent-workers"] = self._lay_out(WorkerDirectories(options.workers))
             if options.mode == "mps":
@@ -142,9 +143,10 @@ class Agent:
             _seq, said = await records.read(self._bus, STATE, subjects.state("gpu", self._options.node), GpuInventory)
             if said is not None:
                 self.health.restore(said)
+                self._used_before = {gpu.uuid: gpu.used_by for gpu in said.gpus if gpu.used_by}
         except (BusError, UndecodableError) as error:
             log.warning("what was said of node %s before cannot be read: %s", self._options.node, error)
-        self._healthy = self.health.healthy()
+        self._spokesman.healthy = self.health.healthy()
 
     async def _close(self) -> None:
         if not self._lane.hung:
@@ -172,26 +174,32 @@ class Agent:
                 if now >= next_sample:
                     self._account(await self._lane.run(self._source.readings))
                     next_sample = max(next_sample + self._options.every_s, now)
-            except (HungError, SourceError) as error:
-                self._open = False
-                self.health.fail("DriverHung" if isinstance(error, HungError) else "DriverError", str(error), _now())
-                next_sample = max(next_sample, now + min(self._options.heartbeat_s, REOPEN_EVERY_S))
+            except HungError as error:
+                next_sample = self._fail("DriverHung", str(error))
+            except SourceError as error:
+                next_sample = self._fail("DriverError", str(error))
             except Exception as error:  # whatever it is, GPUs that nobody can ask about are not given out
                 log.exception("asking the driver failed")
-                self._open = False
-                self.health.fail("DriverError", f"{type(error).__name__}: {error}", _now())
-                next_sample = now + REOPEN_EVERY_S
+                next_sample = self._fail("DriverError", f"{type(error).__name__}: {error}")
             self._say_inventory()
             if ready is not None:
                 ready.set()
             pause = next_sample - time.monotonic()
             await asyncio.sleep(max(0.0, min(pause, FAULTS_EVERY_S) if self._open else pause))
 
+    def _fail(self, problem: GpuProblem, detail: str) -> float:
+        """No GPU takes new pods until the driver answers; return when to ask it again."""
+        self._open = False
+        self.usage = None
+        self.health.fail(problem, detail, _now())
+        return time.monotonic() + min(self._options.heartbeat_s, REOPEN_EVERY_S)
+
     async def _take_faults(self) -> bool:
         """Take in what the driver reported, and say so before anything else is asked: the answer may never come."""
         faults = await self._lane.run(self._source.faults)
+        for fault, times in Counter(faults).items():
+            log.warning("XID %d of %s, %d times", fault.xid, fault.uuid or "no GPU in particular", times)
         for fault in faults:
-            log.warning("XID %d of %s", fault.xid, fault.uuid or "no GPU in particular")
             self.health.fault(fault, _now())
         if faults:
             self._say_inventory()
@@ -223,16 +231,18 @@ class Agent:
         self.usage = account(self._options.node, readings, at, books=self._books, managed=held)
         self.outbox.state(speech.usage(self.usage))
         devices = self.health.devices()
-        handed_out = self._handed_out(devices)
         verdict = self._watch.look(
             self.usage,
             held,
-            handed_out,
+            self._kubelet.handed_out(devices),
             at,
             known={device.uuid: device.model for device in devices},
             limits={uid: request.vram_limit_bytes for uid, request in self.holdings.requests.items()},
         )
         self._used_by = verdict.used_by
+        self._samples += 1
+        if self._samples % NAMES_EVERY == 0:
+            self._processes.look_again()
         for drift in verdict.news:
             log.warning(
                 "%s %s%s: %s; the ledger: %s",
@@ -254,72 +264,23 @@ class Agent:
     # What is said
 
     def _say_inventory(self) -> None:
-        """Say what has changed, and whatever is so when a heartbeat is due."""
-        at = _now()
-        said = self.health.inventory(self._options.node, at, used_by=self._used_by, valid_s=self._options.valid_s)
-        changed = self._told is None or msgspec.structs.replace(said, observed_at=self._told.observed_at) != self._told
-        if not changed and time.monotonic() - self._told_at < self._options.heartbeat_s:
-            return
-        self._tell_pods(said, at)
-        self.outbox.state(speech.inventory(said))
-        self._told, self._told_at = said, time.monotonic()
+        used_by = {device.uuid: self._user(device.uuid) for device in self.health.devices()}
+        said = self.health.inventory(self._options.node, _now(), used_by=used_by, valid_s=self._options.valid_s)
+        self._spokesman.say(said, self.holdings.held())
 
-    def _tell_pods(self, said: GpuInventory, at: datetime) -> None:
-        """Tell the pods on GPUs that have failed or recovered."""
-        for gpu in said.gpus:
-            if self._healthy.get(gpu.uuid, True) == gpu.healthy:
-                continue
-            place = f"GPU {gpu.index} ({gpu.uuid}) of node {said.node}"
-            why = "; ".join(trouble.detail for trouble in gpu.troubles)
-            log.warning("%s is %s", place, "healthy again" if gpu.healthy else f"unhealthy: {why}")
-            for allocation in self.holdings.allocations.values():
-                if all(grant.uuid != gpu.uuid for grant in allocation.gpus):
-                    continue
-                notice = PodNotice(
-                    namespace=allocation.namespace,
-                    name=allocation.name,
-                    pod_uid=allocation.pod_uid,
-                    node=said.node,
-                    uuid=gpu.uuid,
-                    reason="GpuRecovered" if gpu.healthy else "GpuUnhealthy",
-                    message=f"{place} is healthy again." if gpu.healthy else f"{place} takes no new pods: {why}.",
-                    at=at,
-                )
-                self.outbox.event(speech.notice(notice))
-        self._healthy = {gpu.uuid: gpu.healthy for gpu in said.gpus}
+    def _user(self, uuid: str) -> str:
+        """Return who else uses a GPU. After a start nothing is given out before there was time to look.
+
+        Until then, and while the kubelet has not answered, what was said before this process counts on.
+        """
+        found = self._used_by.get(uuid, "")
+        before = self._used_before.get(uuid, "")
+        if self._samples < PATIENCE or not self._kubelet.asked:
+            return found or before or NOT_LOOKED_YET
+        handed_out = before in (*ALLOCATORS.values(), *DRIVERS)
+        return found or (before if handed_out and not self._kubelet.answered else "")
 
     # The rest of the node
-
-    async def _ask_kubelet(self, kubelet: PodResources) -> None:
-        while True:
-            try:
-                self._kubelet_devices = await kubelet.list()
-            except PodResourcesError as error:
-                # What it said last stays in force: a GPU that was handed out is not free because nobody answers.
-                if self.kubelet_up or not self._kubelet_asked:
-                    log.warning("what other allocators hand out is not known: %s", error)
-                self.kubelet_up = False
-            else:
-                self.kubelet_up = True
-            self._kubelet_asked = True
-            self._processes.look_again()
-            await asyncio.sleep(KUBELET_EVERY_S)
-
-    def _handed_out(self, devices: list[GpuDevice]) -> list[HandedOut]:
-        instances = {instance.uuid: device.uuid for device in devices for instance in device.instances}
-        known, unknown = self._translator.handed_out(
-            self._kubelet_devices, {device.index: device.uuid for device in devices}, instances
-        )
-        for device in set(unknown) - self._unknown_devices:
-            log.warning(
-                "%s of pod %s/%s is no GPU of this node: %s",
-                device.resource,
-                device.namespace,
-                device.pod,
-                device.device,
-            )
-        self._unknown_devices = set(unknown)
-        return known
 
     async def _lay_out(self, directories: WorkerDirectories) -> None:
         while True:
@@ -348,12 +309,12 @@ class Agent:
 
     def _metrics(self) -> list[Family]:
         return metrics.families(
-            inventory=self._told,
+            inventory=self._spokesman.told,
             usage=self.usage,
             holdings=self.holdings,
             outbox=self.outbox,
             xids=self.health.xids,
-            kubelet_up=self.kubelet_up,
+            kubelet_up=self._kubelet.up,
             driver_up=self._open,
             bus_up=self._bus.statistics().connected,
         )

@@ -86,8 +86,9 @@ class World:
         await eventually(lambda: any(d.pod_uid == pod for d in self.decisions))
         return next(d for d in self.decisions if d.pod_uid == pod)
 
-    def healthy(self) -> list[bool]:
-        return [gpu.healthy for gpu in self.inventories[-1].gpus] if self.inventories else []
+    def usable(self) -> list[bool]:
+        """Whether each GPU may take new pods."""
+        return [gpu.healthy and not gpu.used_by for gpu in self.inventories[-1].gpus] if self.inventories else []
 
     def process(self, pid: int, pod: str) -> None:
         """Have the host run a process, of a pod or of nobody."""
@@ -140,13 +141,13 @@ async def test_a_gpu_that_fails_takes_no_new_pod_tells_its_pods_and_comes_back(
     scenario.write()
     h100 = {"models": ("NVIDIA H100 80GB HBM3",)}
     async with running(agent(), RoleProcess("allocator", [server.url])):
-        await eventually(lambda: world.healthy() == [True, True])
+        await eventually(lambda: world.usable() == [True, True])
         first = await world.ask("first", **h100)
         assert (first.outcome, first.gpus[0].uuid) == ("allocated", uuid(0))
         failed_at = asyncio.get_running_loop().time()
         scenario.gpus[0]["fields"]["230"] = 1
         scenario.fault(0, 79)
-        await eventually(lambda: world.healthy() == [False, True], 5.0)
+        await eventually(lambda: world.usable() == [False, True], 5.0)
         refused = await world.ask("second", **h100)
         assert asyncio.get_running_loop().time() - failed_at < 5.0
         assert refused.outcome == "unschedulable"
@@ -159,7 +160,7 @@ async def test_a_gpu_that_fails_takes_no_new_pod_tells_its_pods_and_comes_back(
         assert "XID 79: GPU has fallen off the bus" in notice.message
         scenario.gpus[0]["fields"]["230"] = 0
         scenario.write()
-        await eventually(lambda: world.healthy() == [True, True])
+        await eventually(lambda: world.usable() == [True, True])
         await eventually(lambda: any((d.name, d.outcome) == ("second", "allocated") for d in world.decisions))
         await eventually(lambda: [n.reason for n in world.notices] == ["GpuUnhealthy", "GpuRecovered"])
         assert len(world.inventories[-1].gpus[0].troubles) == 0
@@ -202,17 +203,18 @@ async def test_no_scenario_stops_the_agent(
     scenario = play(h100s(2))
     whole = msgspec.json.encode(scenario.world)
     async with running(agent()):
-        await eventually(lambda: world.healthy() == [True, True] and bool(world.usages))
+        await eventually(lambda: world.usable() == [True, True] and bool(world.usages))
         breakage(scenario)
         scenario.write()
-        await eventually(lambda: world.healthy() == expected)
+        await eventually(lambda: world.usable() == expected)
         said = len(world.inventories)
         for gpu in world.inventories[-1].gpus:
+            assert not gpu.used_by
             assert (problem in [trouble.problem for trouble in gpu.troubles]) is not gpu.healthy
         await eventually(lambda: len(world.inventories) > said + 1)  # heartbeats go on
         scenario.world = msgspec.json.decode(whole) | {"generation": scenario.world["generation"]}
         scenario.write()
-        await eventually(lambda: world.healthy() == [True, True])
+        await eventually(lambda: world.usable() == [True, True])
         used = len(world.usages)
         await eventually(lambda: len(world.usages) > used)
 
@@ -220,10 +222,10 @@ async def test_no_scenario_stops_the_agent(
 async def test_an_xid_storm_is_one_change(world: World, play: Play, agent: Callable[..., RoleProcess]) -> None:
     scenario = play(h100s(2))
     async with running(agent("--heartbeat", "30")):
-        await eventually(lambda: world.healthy() == [True, True])
+        await eventually(lambda: world.usable() == [True, True])
         scenario.fault(1, 31, times=500)
         scenario.fault(1, 94, times=500)
-        await eventually(lambda: world.healthy() == [True, False])
+        await eventually(lambda: world.usable() == [True, False])
         said = len(world.inventories)
         used = len(world.usages)
         await eventually(lambda: len(world.usages) > used + 3)
@@ -237,7 +239,7 @@ async def test_foreign_processes_are_published_and_their_gpu_avoided(
     stranger = "11111111-2222-4333-8444-555555555555"
     world.process(101, stranger)
     async with running(agent(), RoleProcess("allocator", [server.url])):
-        await eventually(lambda: world.healthy() == [True, True])
+        await eventually(lambda: world.usable() == [True, True])
         scenario.gpus[0]["processes"] = [{"pid": 101, "memory": 2 * GIB, "sm": 33}]
         scenario.write()
         await eventually(lambda: world.inventories[-1].gpus[0].used_by == f"pod {stranger}")
@@ -262,7 +264,7 @@ async def test_a_bus_that_is_away_costs_old_samples_only(
         server.kill()
         scenario.fault(0, 79)
         await server.start()
-        await eventually(lambda: world.healthy() == [False], 20.0)
+        await eventually(lambda: world.usable() == [False], 20.0)
         used = len(world.usages)
         await eventually(lambda: len(world.usages) > used)
 
@@ -270,16 +272,20 @@ async def test_a_bus_that_is_away_costs_old_samples_only(
 async def test_a_restart_of_the_agent_cures_nothing(
     world: World, play: Play, agent: Callable[..., RoleProcess]
 ) -> None:
-    scenario = play(h100s(1))
+    scenario = play(h100s(2))
     del scenario.gpus[0]["fields"]["230"]
     scenario.write()
     process = agent()
     async with running(process):
-        await eventually(lambda: world.healthy() == [True])
+        await eventually(lambda: world.usable() == [True, True])
         scenario.fault(0, 79)
-        await eventually(lambda: world.healthy() == [False])
+        await eventually(lambda: world.usable() == [False, True])
         await process.kill()
+        world.process(101, "")  # while nobody looks, somebody takes the other GPU
+        scenario.gpus[1]["processes"] = [{"pid": 101, "memory": GIB}]
+        scenario.write()
         said = len(world.inventories)
         await process.start()
-        await eventually(lambda: len(world.inventories) > said + 1)
-        assert world.healthy() == [False]
+        await eventually(lambda: world.inventories[-1].gpus[1].used_by == "processes of the host")
+        assert all(gpu.used_by for inventory in world.inventories[said:] for gpu in inventory.gpus[1:])
+        assert not any(inventory.gpus[0].healthy for inventory in world.inventories[said:])
