@@ -8,7 +8,7 @@ import msgspec
 from deploy.cli.fold import Held
 from deploy.cli.output import clean, gib, instant, show_fields, show_table, tflops
 from deploy.cli.summary import grants, request
-from schemas.decision import Decision
+from schemas.decision import Decision, GpuGrant
 from schemas.pod import Pod, Waiting
 from schemas.reasons import CODES
 
@@ -83,8 +83,12 @@ def _show_decision(console: "Console", title: str, told: Told) -> None:
             ),
         ],
     )
-    gpus = [[gpu.index, gpu.uuid, tflops(gpu.tflops_milli), gib(gpu.vram_bytes)] for gpu in decision.gpus]
-    show_table(console, "GPUs given", ("gpu>", "UUID", "TFLOPS>", "VRAM GiB>"), gpus)
+    gpus = [[gpu.index, gpu.uuid, tflops(gpu.tflops_milli), gib(gpu.vram_bytes), _how(gpu)] for gpu in decision.gpus]
+    show_table(console, "GPUs given", ("gpu>", "UUID", "TFLOPS>", "VRAM GiB>", "how"), gpus)
+    shares = [
+        [one.name, g.index, tflops(g.tflops_milli), gib(g.vram_bytes)] for one in decision.containers for g in one.gpus
+    ]
+    show_table(console, "Of these, by container", ("container", "gpu>", "TFLOPS>", "VRAM GiB>"), shares)
     filters = [[f.reason, f.nodes, f.gpus, ", ".join(f.examples), _meaning(f.reason)] for f in decision.filters]
     show_table(console, "Refused by filters", ("reason", "nodes>", "GPUs>", "examples", "meaning"), filters)
     parts = list(dict.fromkeys(part for candidate in decision.candidates for part in candidate.parts))
@@ -94,6 +98,11 @@ def _show_decision(console: "Console", title: str, told: Told) -> None:
     show_table(
         console, "Earlier attempts, overtaken by other allocators", ("node", "GPUs", "decided>", "dropped>"), attempts
     )
+
+
+def _how(gpu: GpuGrant) -> str:
+    cut = gpu.partition.template if gpu.partition is not None else ""
+    return " ".join(word for word in ("alone" if gpu.exclusive else "", gpu.isolation, cut) if word)
 
 
 def _meaning(code: str) -> str:
