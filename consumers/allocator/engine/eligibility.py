@@ -1,6 +1,8 @@
 """The filters that depend on what nodes and GPUs are, not on what is free: for one request, one node or GPU at a time."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from consumers.allocator.engine import affinity
 from consumers.allocator.engine.host import Host
@@ -71,21 +73,14 @@ class GpuKind(NamedTuple):
         return CLAIMED if self.claimed else 0
 
 
-def screen_key(request: GpuRequest) -> ScreenKey:
-    """Return what two requests must share to meet the same static filters."""
-    return (
-        request.count,
-        request.models,
-        request.vendor,
-        request.model_words,
-        request.excluded_model_words,
-        request.vgpu_mode,
-        request.uuids,
-        request.excluded_uuids,
-        request.gpu_indices,
-        request.isolation,
-        request.nodes,
-    )
+SCREENED: Final = (
+    "count", "models", "vendor", "model_words", "excluded_model_words", "vgpu_mode", "uuids", "excluded_uuids", "gpu_indices",
+    "isolation", "nodes",
+)  # fmt: skip
+"""The fields of a request that the static filters look at."""
+
+screen_key: Final[Callable[[GpuRequest], ScreenKey]] = attrgetter(*SCREENED)
+"""Return what two requests must share to meet the same static filters."""
 
 
 class Eligibility:

@@ -164,7 +164,10 @@ class Fit:
         need = self.need
         if not need.count:
             return (), ()
-        _, fitting = need.fitting(host, need.sift(host, self.screen.slots(row))[0])
+        slots = self.screen.slots(row)
+        if host.marked & need.marks:
+            slots = need.sift(host, slots)[0]
+        _, fitting = need.fitting(host, slots)
         if need.crew is not None:
             return need.crew.give(host, self.order.prefer(row, host, fitting, need.count))
         if not isinstance(need.together, Together):
@@ -280,9 +283,8 @@ class Fit:
 
     def _count(self, verdicts: Ints, packed: Ints) -> None:
         sums = np.bincount(verdicts >> STAGE_SHIFT, weights=packed, minlength=STAGES)
-        for stage, change in enumerate(sums.tolist()):
-            if change:
-                self._counts[stage] += int(change)
+        for stage in sums.nonzero()[0].tolist():
+            self._counts[stage] += int(sums.item(stage))
 
     def _update_few(self, rows: set[int]) -> None:
         verdicts, keys, stages, counts = self._verdicts, self._keys, self.screen.stages, self._counts

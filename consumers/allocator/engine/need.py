@@ -1,12 +1,14 @@
 """A request as the filters see it: the numbers to compare, and which columns to compare them with."""
 
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from consumers.allocator.engine.crew import Crew, loosest
-from consumers.allocator.engine.eligibility import ScreenKey, screen_key
+from consumers.allocator.engine.eligibility import SCREENED
 from consumers.allocator.engine.host import Host
 from consumers.allocator.engine.manner import Manner
 from consumers.allocator.engine.partitions import Portion, find_place
@@ -32,15 +34,9 @@ from consumers.allocator.engine.screen import count_per_row
 from consumers.allocator.engine.tenancy import ALONE, FULL, HELD, conflicts, wants_alone
 from consumers.allocator.engine.together import Together
 from schemas.decision import GpuGrant
-from schemas.placement import GpuPolicy, NodePolicy, ScoringWeights, Topology
 from schemas.pod import WHOLE, GpuRequest
-from schemas.requirements import ContainerRequest
 
-ShapeKey = tuple[
-    ScreenKey, int, int, int, int, int, int, bool, bool,
-    NodePolicy, tuple[GpuPolicy, ...], ScoringWeights | None, bool, Topology | None,
-    tuple[ContainerRequest, ...], str,
-]  # fmt: skip
+ShapeKey = tuple[Any, ...]
 
 SHORT: Final = np.array([COMPUTE, VRAM, SAME_NODE, WORKERS, PODS, CPU, MEMORY, FITS], dtype=np.int64) << STAGE_SHIFT
 """The verdict's stage when that column of ``limits`` is the first that falls short."""
@@ -59,26 +55,12 @@ def sifted(packed: int, stage: int) -> int:
     return (packed >> _SIFT_SHIFTS[stage]) & _SIFT_MASK
 
 
-def shape_key(request: GpuRequest) -> ShapeKey:
-    """Return what two requests must share to fit the same nodes: all but pool, quality of service and priority."""
-    return (
-        screen_key(request),
-        request.tflops_milli,
-        request.compute_milli,
-        request.vram_bytes,
-        request.vram_milli,
-        request.cpu_milli,
-        request.memory_bytes,
-        request.dedicated,
-        request.dialect == "hami",
-        request.node_policy,
-        request.gpu_policies,
-        request.scoring_weights,
-        request.numa_bind,
-        request.topology,
-        request.containers,
-        request.partition_template,
-    )
+shape_key: Final[Callable[[GpuRequest], ShapeKey]] = attrgetter(
+    *SCREENED,
+    *("tflops_milli", "compute_milli", "vram_bytes", "vram_milli", "cpu_milli", "memory_bytes", "dedicated", "dialect"),
+    *("node_policy", "gpu_policies", "scoring_weights", "numa_bind", "topology", "containers", "partition_template"),
+)
+"""Return what two requests must share to fit the same nodes: all but pool, quality of service and priority."""
 
 
 class Need:

@@ -36,6 +36,9 @@ PARTITIONED: Final = 8
 ALONE: Final = 16
 FULL: Final = 32
 
+_FIELDS: Final = tuple((_COUNT << _FIELD << _FIELD * bit, 1 << bit) for bit in range(5))
+"""Which bits of a tally make which mark."""
+
 HELD: Final = PLAIN | SOFT | HARD | PARTITIONED
 CLOSED: Final = ALONE | FULL
 """Marks of GPUs that nobody can get."""
@@ -59,11 +62,9 @@ def marks(tally: int, slots: int) -> int:
     if not tally:
         return 0
     found = FULL if 0 < slots <= tally & _COUNT else 0
-    kinds = tally >> _FIELD
-    for mark in (PLAIN, SOFT, HARD, PARTITIONED, ALONE):
-        if kinds & _COUNT:
+    for field, mark in _FIELDS:
+        if tally & field:
             found |= mark
-        kinds >>= _FIELD
     return found
 
 
