@@ -55,7 +55,7 @@ def decide(snapshot: Snapshot, request: GpuRequest, policy: Policy) -> Decision:
         dominant = next(report.reason for report in reversed(filters) if report.nodes)
         message = f"0 of {table.live} nodes fit: {refused}"
         return _unschedulable(request, policy, dominant, message, filters)
-    candidates = tuple(fit.candidate(row) for row in best)
+    candidates = fit.candidates(best)
     host = table.hosts[best[0]]
     assert host is not None  # noqa: S101
     winner = candidates[0]

@@ -123,40 +123,47 @@ class Fit:
                 break
         return rows
 
-    def candidate(self, row: int) -> Candidate:
-        """Return a row, one of the last :meth:`best`, as a decision names it."""
-        found, preference = self.order.candidate(row), self.screen.preference
-        liking = 0 if preference is None else preference.item(row)
-        return msgspec.structs.replace(found, parts={**found.parts, PREFERRED: liking}) if liking else found
+    def candidates(self, rows: list[int]) -> tuple[Candidate, ...]:
+        """Return the rows of the last :meth:`best` as a decision names them."""
+        found, preference = tuple(map(self.order.candidate, rows)), self.screen.preference
+        if preference is None:
+            return found
+        return tuple(
+            msgspec.structs.replace(one, parts={**one.parts, PREFERRED: liking}) if liking else one
+            for one, liking in zip(found, preference[rows].tolist(), strict=True)
+        )
 
     def reports(self) -> tuple[FilterReport, ...]:
         """Return what each filter removed, in filter order, without those that removed nothing."""
-        totals, counts, examples = self.screen.totals.copy(), self._counts, self._examples
+        need, totals, counts, examples = self.need, self.screen.totals, self._counts, self._examples
         everywhere = sum(counts)
         computable, fitting = (everywhere >> COMPUTE_SHIFT) & COUNT_MASK, everywhere & COUNT_MASK
         joinable = self.screen.eligible
+        sieves: tuple[int, ...] = ()
         if self._sifted_in_all:
-            for stage, _ in self.need.sieves:
+            totals, sieves = totals.copy(), need.sieve_stages
+            for stage in sieves:
                 totals[stage] = sifted(self._sifted_in_all, stage)
                 joinable -= totals[stage]
+        amounts = need.amounts
         found = []
-        for stage, code in STAGE_CODES.items():
+        for stage in (*self.screen.stages_met, *sieves, *need.stages):
             count, gpus = counts[stage], totals[stage]
-            if not count and not gpus and stage not in self.need.amounts:
+            if not count and not gpus and stage not in amounts:
                 continue
             nodes = count >> STAGE_SHIFT
             gpus += count & COUNT_MASK
             if stage == COMPUTE:
                 gpus = joinable - computable
-            elif stage == self.need.amounts[1]:
+            elif stage == amounts[1]:
                 gpus = computable - fitting
             if nodes:
                 names = examples[stage]
                 if names is None:
                     names = self._find_examples(stage, nodes)
-                found.append(FilterReport(reason=code, nodes=nodes, gpus=gpus, examples=names))
+                found.append(FilterReport(reason=STAGE_CODES[stage], nodes=nodes, gpus=gpus, examples=names))
             elif gpus:
-                found.append(FilterReport(reason=code, gpus=gpus))
+                found.append(FilterReport(reason=STAGE_CODES[stage], gpus=gpus))
         return tuple(found)
 
     def grants(self, row: int, host: Host) -> tuple[tuple[GpuGrant, ...], tuple[ContainerGrant, ...]]:

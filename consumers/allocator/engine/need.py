@@ -27,6 +27,7 @@ from consumers.allocator.engine.rules import (
     SAME_NODE,
     SLOTS,
     STAGE_SHIFT,
+    TOGETHER,
     VRAM,
     WORKERS,
 )
@@ -77,6 +78,8 @@ class Need:
         limits: Least values of the columns of a table's ``limits``.
         sieves: The filters of :data:`SIFTS` that concern the request, each with the marks of GPUs that it refuses.
         marks: All of these marks.
+        sieve_stages: These filters.
+        stages: The filters after them that the request can fall to, in their order.
         crew: The containers, where they ask for GPUs of their own; all else is then about what any GPU of theirs must be.
         together: What is asked of the GPUs of the pod as a whole, if anything is.
         portion: What a partition must hold, for a pod that takes partitions.
@@ -86,7 +89,7 @@ class Need:
 
     __slots__ = (
         "alone", "amounts", "compute", "compute_column", "count", "cpu", "crew", "limits", "marks", "memory", "portion",
-        "request", "short", "sieves", "together", "vram", "vram_column", "workers",
+        "request", "short", "sieve_stages", "sieves", "stages", "together", "vram", "vram_column", "workers",
     )  # fmt: skip
 
     def __init__(self, request: GpuRequest, manner: Manner | None = None, *, stack: bool = False) -> None:
@@ -125,6 +128,9 @@ class Need:
         self.marks = 0
         for _, mask in self.sieves:
             self.marks |= mask
+        self.sieve_stages = tuple(stage for stage, _ in self.sieves)
+        of_gpus = (*self.amounts, SAME_NODE, *(TOGETHER if self.together is not None else ()), WORKERS)
+        self.stages = (*(of_gpus if self.count else ()), PODS, CPU, MEMORY)
 
     def sift(self, host: Host, slots: list[int]) -> tuple[list[int], int, int]:
         """Return the slots on which those who are there can be joined, the GPUs that fell, packed, and the stage if all did."""

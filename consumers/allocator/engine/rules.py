@@ -116,6 +116,9 @@ GPU_FILTERS: Final = (
 )  # fmt: skip
 """The filters of single GPUs that depend on what a GPU is, not on what is free."""
 
+TOGETHER: Final = (CONTAINERS, NUMA, TOPOLOGY)
+"""The filters that look at all GPUs of a node at once."""
+
 # One verdict is one int: the stage, how many GPUs have enough compute, and how many of those have enough VRAM too. Counts are
 # kept packed the same way, rows in place of the stage, and a float holds them exactly (53 bits), so one weighted bincount
 # counts everything. Room for 262,143 GPUs and 131,071 nodes in a pool.

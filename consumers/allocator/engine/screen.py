@@ -6,11 +6,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consumers.allocator.engine.eligibility import Eligibility, GpuKind, ScreenKey
-from consumers.allocator.engine.rules import GPU_COUNT, GPU_FILTERS, NO_INVENTORY, SILENT, STAGE_SHIFT, STAGES
+from consumers.allocator.engine.rules import (
+    GPU_COUNT,
+    GPU_FILTERS,
+    NO_INVENTORY,
+    SILENT,
+    STAGE_CODES,
+    STAGE_SHIFT,
+    STAGES,
+)
 from consumers.allocator.engine.table import Table
 
 Ints = NDArray[np.int64]
 
+_STATIC: Final = tuple(stage for stage in STAGE_CODES if stage >= GPU_COUNT)
 _NO_GPU: Final = -1
 _STANDS: Final = 0
 
@@ -29,13 +38,14 @@ class Screen:
         stages: Per row the filter that refuses the node, shifted into verdict position; 0 where the row goes on.
         standing: Per row and slot whether the GPU stands; all False on refused rows.
         totals: Per stage the GPUs that fell to it.
+        stages_met: The static filters that may have refused something, in their order.
         eligible: GPUs standing on the rows that go on.
         preference: Per row how much the pod prefers the node; None where it prefers none.
     """
 
     __slots__ = (
         "__weakref__", "_cursor", "_eligibility", "_epoch", "_fallen", "_kinds", "_outcomes", "_slots", "_table", "eligible",
-        "preference", "stages", "standing", "totals",
+        "preference", "stages", "stages_met", "standing", "totals",
     )  # fmt: skip
 
     def __init__(self, key: ScreenKey, table: Table, kinds: list[GpuKind]) -> None:
@@ -49,6 +59,7 @@ class Screen:
         self.standing: NDArray[np.bool_] = np.zeros((0, 0), dtype=np.bool_)
         self._fallen: Ints = np.zeros((0, STAGES), dtype=np.int64)
         self.totals: list[int] = []
+        self.stages_met: tuple[int, ...] = ()
         self.eligible = 0
         self.preference: Ints | None = None
         self._slots: dict[int, list[int]] = {}
@@ -76,6 +87,7 @@ class Screen:
         fallen_now, standing_now = self._sums(rows)
         self.totals = (np.array(self.totals) + fallen_now - fallen).tolist()
         self.eligible += standing_now - standing
+        self.stages_met = tuple(stage for stage in _STATIC if self.totals[stage] or stage not in GPU_FILTERS)
 
     def slots(self, row: int) -> list[int]:
         """Return the slots of a row whose GPUs stand."""
