@@ -12,6 +12,7 @@ from schemas.cluster import GpuDevice, Node, Pool
 from schemas.hardware import GpuLink, Partition, PartitionTemplate
 from schemas.ledger import Allocation
 
+_UNKNOWN: Final = -1
 _ANY_SHARE: Final = 1 << 20
 """Stands for "every share fits": larger than any share a request can state."""
 
@@ -196,7 +197,7 @@ class Host:
             self.memory_free -= sign * allocation.memory_bytes
         for slot in changed:
             self._measure(slot)
-        if changed:
+        if self.marked == _UNKNOWN:
             self.marked = 0
             for found in self.marks:
                 self.marked |= found
@@ -220,7 +221,9 @@ class Host:
         # So one number per GPU answers every share, without a product per request.
         assert self.devices is not None  # noqa: S101
         device = self.devices[slot]
-        found = self.marks[slot] = marks(self._tally[slot], device.slots)
+        found = marks(self._tally[slot], device.slots)
+        if found != self.marks[slot]:
+            self.marks[slot], self.marked = found, _UNKNOWN
         free, physical = self.tflops_free[slot], device.tflops_milli
         self.tflops_share[slot] = (
             -1 if free < 0 else min((1000 * free + 999) // physical, _ANY_SHARE) if physical else _ANY_SHARE

@@ -36,8 +36,8 @@ PARTITIONED: Final = 8
 ALONE: Final = 16
 FULL: Final = 32
 
-_FIELDS: Final = tuple((_COUNT << _FIELD << _FIELD * bit, 1 << bit) for bit in range(5))
-"""Which bits of a tally make which mark."""
+_FIELDS: Final = tuple((_COUNT << _FIELD * bit, 1 << bit) for bit in range(5))
+"""Which bits of a tally, but for its slots, make which mark."""
 
 HELD: Final = PLAIN | SOFT | HARD | PARTITIONED
 CLOSED: Final = ALONE | FULL
@@ -61,11 +61,11 @@ def marks(tally: int, slots: int) -> int:
     """Return what a tally comes to on a GPU with so many slots, 0 for no limit."""
     if not tally:
         return 0
-    found = FULL if 0 < slots <= tally & _COUNT else 0
-    for field, mark in _FIELDS:
-        if tally & field:
-            found |= mark
-    return found
+    full = FULL if 0 < slots <= tally & _COUNT else 0
+    kinds = tally >> _FIELD
+    if kinds <= _COUNT:  # nobody but plain pods, which is most of the time
+        return PLAIN | full
+    return full | sum(mark for field, mark in _FIELDS if kinds & field)
 
 
 def wants_alone(request: GpuRequest) -> bool:
