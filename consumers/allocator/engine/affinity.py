@@ -35,9 +35,7 @@ def keeps_off(rules: NodeRules | None, node: Node) -> bool:
 
 
 def preference(rules: NodeRules | None, node: Node) -> int:
-    """Return how much a pod prefers a node: the weights of the preferred terms that it matches, less ``AVOIDED`` for each
-    ``PreferNoSchedule`` taint that the pod does not tolerate.
-    """  # noqa: D205
+    """Return the weights of the preferred terms that a node matches, less ``AVOIDED`` for each taint that asks to avoid it."""
     liked = sum(term.weight for term in rules.preferred if _matches(term.preference, node)) if rules else 0
     shunned = sum(taint.effect == "PreferNoSchedule" and not _tolerated(rules, taint) for taint in node.taints)
     return liked - AVOIDED * shunned

@@ -9,7 +9,7 @@ The containers of a pod are tried in order, each with the GPUs that are preferre
 are tried on others, so that no node is refused on which there is a way. GPUs that are alike are not tried twice.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 from typing import Final, NamedTuple
 
@@ -27,6 +27,7 @@ from schemas.requirements import ContainerRequest
 MOST_TRIES: Final = 20_000
 """Sets of GPUs tried on one node before it counts as one that does not fit. Real pods need a few."""
 
+_REMEMBERED: Final = 4096
 _UNLIMITED: Final = 1 << 30
 
 Seats = dict[int, tuple[int, ...]]
@@ -127,12 +128,17 @@ class Room:
         """Return how many containers of the pod are on a GPU."""
         return self._mine[slot]
 
-    def likeness(self, slot: int) -> tuple[object, ...]:
-        """Return what two GPUs must share to be alike for all containers to come."""
-        device = self._devices[slot]
-        return (
-            *(device.tflops_milli, device.vram_bytes, self._compute[slot], self._vram[slot], self._slots[slot]),
-            *(self._mine[slot], self._closed[slot], bool(self.host.tenants[slot]), device.numa_node),
+    def likeness(self, slots: Iterable[int]) -> tuple[object, ...]:
+        """Return what two sets of GPUs must share to be alike for all containers to come."""
+        devices = self._devices
+        return tuple(
+            sorted(
+                (
+                    *(devices[slot].tflops_milli, devices[slot].vram_bytes, self._compute[slot], self._vram[slot]),
+                    *(self._slots[slot], self._mine[slot], self._closed[slot], self.host.tenants[slot] > 0),
+                )
+                for slot in slots
+            )
         )
 
 
@@ -145,7 +151,7 @@ class Crew:
         stack: Whether containers rather share GPUs than take others.
     """
 
-    __slots__ = ("_alike", "_inits", "_rest", "_stack", "_stated")
+    __slots__ = ("_alike", "_inits", "_known", "_rest", "_stack", "_stated")
 
     def __init__(self, request: GpuRequest, manner: Manner | None, *, stack: bool) -> None:
         whole = manner if manner is not None and manner.as_a_whole else None
@@ -157,11 +163,22 @@ class Crew:
         self._inits = [member for member in members if member.asks.init]
         self._rest = [member for member in members if not member.asks.init]
         self._stack = stack
+        # Most nodes are like another one.
+        self._known: dict[tuple[object, ...] | None, bool] = {}
         self._stated = request
 
     def narrow(self, host: Host, fitting: list[int]) -> tuple[int, list[int]]:
         """Return the filter that refuses the node, or ``FITS``, and the slots to choose from."""
-        return (FITS, fitting) if self._seat(Room(host), fitting) is not None else (CONTAINERS, [])
+        room = Room(host)
+        likeness = room.likeness(fitting) if self._alike else None
+        fits = self._known.get(likeness)
+        if fits is None:
+            fits = self._seat(room, fitting) is not None
+            if likeness is not None:
+                if len(self._known) == _REMEMBERED:
+                    self._known.clear()
+                self._known[likeness] = fits
+        return (FITS, fitting) if fits else (CONTAINERS, [])
 
     def give(self, host: Host, preferred: list[int]) -> tuple[tuple[GpuGrant, ...], tuple[ContainerGrant, ...]]:
         """Return what the pod takes of each GPU, and what of that is for which container.
@@ -230,14 +247,15 @@ class Crew:
         if number == len(self._rest):
             return True
         member = self._rest[number]
-        seen = set()
-        order = sorted(preferred, key=lambda slot: -room.mine(slot) if self._stack else room.mine(slot))
+        seen: set[tuple[object, ...]] = set()
+        order = (
+            sorted(preferred, key=lambda slot: -room.mine(slot) if self._stack else room.mine(slot))
+            if number
+            else preferred
+        )
         for slots in self._sets(room, member, order):
-            if self._alike:
-                alike = tuple(sorted(map(repr, map(room.likeness, slots))))
-                if alike in seen:
-                    continue
-                seen.add(alike)
+            if seen and room.likeness(slots) in seen:
+                continue
             tries[0] -= 1
             if tries[0] < 0:
                 return False
@@ -246,6 +264,8 @@ class Crew:
                 seats[member.place] = tuple(sorted(slots))
                 return True
             room.take(member, slots, -1)
+            if self._alike:
+                seen.add(room.likeness(slots))
         return False
 
     @staticmethod
