@@ -6,7 +6,9 @@ It is a role of its own because it is the one that may delete pods.
 
 import asyncio
 import logging
-from typing import Final
+from collections import deque
+from datetime import UTC, datetime
+from typing import Any, Final
 
 import msgspec
 
@@ -14,12 +16,14 @@ from bus.connection import Bus
 from bus.errors import UndecodableError
 from bus.follower import Follower, Record
 from bus.kube.client import APPLY, Client, resource_path
-from bus.kube.errors import NOT_FOUND, KubeError, KubeRefusedError
+from bus.kube.errors import CONFLICT, NOT_FOUND, KubeError, KubeRefusedError
 from bus.rpc import Service
 from bus.streams import LEDGER, STATE
 from bus.tasks import end
 from consumers.updater.agents import make_agent, replace_agent
 from consumers.updater.evictions import replace_client, replace_worker
+from consumers.updater.notes import NAMESPACE as EVENTS_IN
+from consumers.updater.notes import event_of
 from consumers.updater.progress import count
 from consumers.updater.service import SERVICE
 from consumers.updater.status import pool_status
@@ -37,6 +41,7 @@ AGAIN_S: Final = 2.0
 """When what the API server would not do is tried again."""
 
 GATHER_S: Final = 0.05
+MOST_NOTES: Final = 256
 
 
 class ActuatorStatistics(msgspec.Struct, frozen=True):
@@ -54,11 +59,13 @@ class Actuator:
     Args:
         bus: The connection; the streams must exist.
         client: The API server.
+        name: Name of this process in Events.
         namespace: Where agents run.
     """
 
-    def __init__(self, bus: Bus, client: Client, *, namespace: str = NAMESPACE) -> None:
+    def __init__(self, bus: Bus, client: Client, name: str, *, namespace: str = NAMESPACE) -> None:
         self._client = client
+        self._name = name
         self._namespace = namespace
         self._view = View()
         self._service = Service(bus, SERVICE, Replace, self._replace, concurrency=16)
@@ -66,6 +73,7 @@ class Actuator:
         self._ledger = Follower(bus, LEDGER, LEDGER_FILTERS, self._on_ledger, recreated=self._view.forget_records)
         self._changed: set[Key] = set()
         self._shown: dict[Key, bytes] = {}
+        self._notes: deque[dict[str, Any]] = deque(maxlen=MOST_NOTES)
         self._wake = asyncio.Event()
         self._replaced = self._made = self._blocked = self._failed = 0
 
@@ -95,9 +103,14 @@ class Actuator:
 
     def _on_ledger(self, record: Record) -> None:
         try:
-            self._look_at(self._view.on_ledger(record))
+            key = self._view.on_ledger(record)
         except UndecodableError as error:
             log.info("%s at %d: %s", record.subject, record.seq, error)
+            return
+        rollout, _ = self._view.record(key)
+        if rollout is not None and (note := event_of(rollout, datetime.now(UTC), self._name)) is not None:
+            self._notes.append(note)
+        self._look_at(key)
 
     def _look_at(self, key: Key) -> None:
         self._changed.add(key)
@@ -128,6 +141,7 @@ class Actuator:
             await self._wake.wait()
             await asyncio.sleep(GATHER_S)
             self._wake.clear()
+            await self._say()
             changed, self._changed = self._changed, set()
             for key in sorted(changed):
                 record, _ = self._view.record(key)
@@ -140,6 +154,16 @@ class Actuator:
                     self._failed += 1
                     log.warning("%s of pool %s: %s; trying again", key[1], key[0], error)
                     asyncio.get_running_loop().call_later(AGAIN_S, self._look_at, key)
+
+    async def _say(self) -> None:
+        """Write what people want to hear of as Events: best effort, once however many actuators there are."""
+        while self._notes:
+            path = resource_path("events.k8s.io/v1", "events", EVENTS_IN)
+            try:
+                await self._client.call("POST", path, body=msgspec.json.encode(self._notes.popleft()))
+            except KubeError as error:
+                if not (isinstance(error, KubeRefusedError) and error.code == CONFLICT):
+                    log.info("an event could not be written: %s", error)
 
     async def _make_missing(self, key: Key, record: Rollout) -> None:
         """Make the agents of nodes that have none: new nodes, and those whose agent somebody has deleted."""

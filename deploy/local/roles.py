@@ -77,9 +77,8 @@ async def actuator(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Even
     from bus.kube.client import Client
     from consumers.updater.actuator import Actuator
 
-    del name  # whoever is asked does the same
     async with await Client.connect() as client:
-        await Actuator(bus, client).run(stop, ready=ready)
+        await Actuator(bus, client, name).run(stop, ready=ready)
 
 
 async def status(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:

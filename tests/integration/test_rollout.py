@@ -183,6 +183,10 @@ async def test_a_crash_looping_image_stops_after_the_canary_and_rollback_restore
         assert code == 0
         await log.reaches("rolled-back")
         assert {node.cordoned_gpus for node in await nodes(bus)} == {()}
+        said = await events(cluster, 4)
+    assert said["RolloutHalted"]["type"] == "Warning"
+    assert said["RolloutHalted"]["note"] == f"hypervisor: {halted.message}, 1 of 5 updated"
+    assert said.keys() == {"RolloutStarted", "RolloutHalted", "RollingBack", "RolloutCompleted"}
     assert set(kubelet.images.values()) == {"agent:1"}
     assert {name: len(uids) for name, uids in kubelet.made.items()} == {
         "node-0": 3, "node-1": 1, "node-2": 1, "node-3": 1, "node-4": 1,
@@ -193,6 +197,17 @@ async def nodes(bus: Bus) -> list[Node]:
     """Return the nodes as the allocators see them."""
     records, _ = await history.newest(bus, STATE, ["gpubus.state.node.*"])
     return [codec.decode_as(Node, record.payload).data for record in records]
+
+
+async def events(cluster: Cluster, count: int) -> dict[str, dict[str, Any]]:
+    """Wait for so many Events about the pool and return them by reason."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            found = await cluster.list("Event", "default", api="events.k8s.io/v1")
+            if len(found) >= count:
+                assert all(one["regarding"]["name"] == POOL for one in found)
+                return {one["reason"]: one for one in found}
+            await asyncio.sleep(0.05)
 
 
 async def test_an_eviction_waits_for_the_disruption_budget_says_so_and_goes_on(
