@@ -66,10 +66,10 @@ class DuckDBStore:
         )
         connection.execute("SET TimeZone = 'UTC'").fetchall()
         for table in TABLES.values():
-            columns = [f"ts TIMESTAMP_MS NOT NULL, {', '.join(f'{tag} VARCHAR NOT NULL' for tag in table.tags)}"]
+            columns = [f"ts TIMESTAMPTZ NOT NULL, {', '.join(f'{tag} VARCHAR NOT NULL' for tag in table.tags)}"]
             columns += [f"{name} {_TYPES[kind]}" for name, kind in table.fields.items()]
             connection.execute(f"CREATE TABLE IF NOT EXISTS {table.name} ({', '.join(columns)})").fetchall()
-            columns[0] = columns[0].replace("TIMESTAMP_MS", "BIGINT")
+            columns[0] = columns[0].replace("TIMESTAMPTZ", "BIGINT")
             connection.execute(f"CREATE TEMP TABLE staged_{table.name} ({', '.join(columns)})").fetchall()
         connection.execute("SET lock_configuration = true").fetchall()
         self._connection = connection
@@ -94,12 +94,12 @@ class DuckDBStore:
         appender.append_rows(distinct.values())
         appender.flush()
         first, last = min(row[0] for row in distinct), max(row[0] for row in distinct)  # type: ignore[type-var]
-        source = f"SELECT * REPLACE (make_timestamp_ms(ts) AS ts) FROM {staged}"  # noqa: S608
+        source = f"SELECT * REPLACE ({_instant('ts')} AS ts) FROM {staged}"  # noqa: S608
         connection.execute("BEGIN").fetchall()
         try:
             connection.execute(
                 f"DELETE FROM {table.name} AS old USING ({source}) AS new WHERE {same} "  # noqa: S608
-                f"AND old.ts BETWEEN make_timestamp_ms({first}) AND make_timestamp_ms({last})"
+                f"AND old.ts BETWEEN {_instant(first)} AND {_instant(last)}"
             ).fetchall()
             connection.execute(f"INSERT INTO {table.name} {source}").fetchall()
             connection.execute("COMMIT").fetchall()
@@ -147,7 +147,7 @@ class DuckDBStore:
     def _expire(self) -> None:
         oldest = int((self._clock() - self._ttl_s) * 1000)
         for name in TABLES:
-            self._opened().execute(f"DELETE FROM {name} WHERE ts < make_timestamp_ms({oldest})").fetchall()  # noqa: S608
+            self._opened().execute(f"DELETE FROM {name} WHERE ts < {_instant(oldest)}").fetchall()  # noqa: S608
 
     async def close(self) -> None:
         """Close the file."""
@@ -172,6 +172,11 @@ class DuckDBStore:
             raise StoreUnavailableError(_line(error)) from None
         except duckdb.Error as error:
             raise StoreError(_line(error)) from None
+
+
+def _instant(ms: object) -> str:
+    """Milliseconds as SQL. With time zones, as ``now()`` has them: else a window would be looked for in all there is."""
+    return f"make_timestamp_ms({ms})::TIMESTAMPTZ"
 
 
 def _plain(value: Any) -> Value:

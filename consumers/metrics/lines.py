@@ -3,7 +3,7 @@
 Source: InfluxDB line protocol reference. A missing field is left out; a row without any field cannot be said and is skipped.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from consumers.metrics.tables import Row, Table, Value
@@ -17,23 +17,20 @@ _TEXT: Final = str.maketrans({'"': '\\"', "\\": "\\\\", "\r": " "})
 def encode(table: Table, rows: Iterable[Row]) -> bytes:
     """Return rows as lines with times in milliseconds."""
     first_field = 1 + len(table.tags)
-    cache: dict[tuple[Value, ...], str] = {}
+    fields = [(f"{name}=", _WRITE[kind]) for name, kind in table.fields.items()]
+    heads: dict[tuple[Value, ...], str] = {}
     lines: list[str] = []
     for row in rows:
         tags = row[1:first_field]
-        head = cache.get(tags)
+        head = heads.get(tags)
         if head is None:
             named = zip(table.tags, tags, strict=True)
-            # A tag cannot be empty on the wire; the store reads a missing one as NULL or empty.
-            written = (f",{name}={_tag(str(tag))}" for name, tag in named if tag != "")
-            head = cache[tags] = table.name + "".join(written)
-        fields = ",".join(
-            f"{name}={_field(value, kind)}"
-            for (name, kind), value in zip(table.fields.items(), row[first_field:], strict=True)
-            if value is not None
-        )
-        if fields:
-            lines.append(f"{head} {fields} {row[0]}")
+            # A tag cannot be empty on the wire; the store reads a missing one as NULL.
+            head = heads[tags] = table.name + "".join(f",{name}={_tag(str(tag))}" for name, tag in named if tag != "")
+        values = zip(fields, row[first_field:], strict=True)
+        said = ",".join([name + write(value) for (name, write), value in values if value is not None])
+        if said:
+            lines.append(f"{head} {said} {row[0]}")
     return "\n".join(lines).encode()
 
 
@@ -41,13 +38,13 @@ def _tag(text: str) -> str:
     return text if text.isalnum() else text.translate(_TAG)
 
 
-def _field(value: Value, kind: str) -> str:
-    match kind:
-        case "double":
-            return repr(float(value))  # type: ignore[arg-type]
-        case "bigint":
-            return f"{int(value)}i"  # type: ignore[arg-type]
-        case "boolean":
-            return "true" if value else "false"
-        case _:
-            return f'"{str(value).translate(_TEXT)}"'
+def _text(value: Value) -> str:
+    return f'"{str(value).translate(_TEXT)}"'
+
+
+_WRITE: Final[dict[str, Callable[[Value], str]]] = {
+    "double": repr,
+    "bigint": "{}i".format,
+    "boolean": lambda value: "true" if value else "false",
+    "string": _text,
+}

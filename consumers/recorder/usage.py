@@ -1,8 +1,11 @@
-"""A node's usage sample as rows. Pure."""
+"""A node's usage sample as rows of ``tf_gpu_usage`` and ``tf_worker_usage``. Pure.
+
+Rows are built in the order of their tables: twenty thousand a second leave no time for names.
+"""
 
 from collections.abc import Iterable
 
-from consumers.metrics.tables import WORKER_USAGE, Row
+from consumers.metrics.tables import Row
 from consumers.recorder.view import View
 from schemas.usage import GpuSample, NodeUsage, ProcessUsage
 
@@ -19,7 +22,6 @@ def usage_rows(view: View, usage: NodeUsage, gpu_rows: list[Row], worker_rows: l
 
 def _gpu_row(view: View, node: str, pool: str, ts: int, gpu: GpuSample) -> Row:
     device = view.device(node, gpu.uuid)
-    # In the order of the table: twenty thousand of these a second leave no time for names.
     return (
         ts,
         gpu.uuid,
@@ -58,22 +60,22 @@ def _worker_rows(view: View, node: str, pool: str, ts: int, gpu: GpuSample) -> I
         memory = sum(process.vram_bytes for process in processes)
         compute = sum(process.sm_percent for process in processes)
         name = allocation.name if allocation is not None else ""
-        yield WORKER_USAGE.row(
+        yield (
             ts,
-            uuid=gpu.uuid,
-            node=node,
-            pool=pool,
-            pod_name=name,
-            namespace=allocation.namespace if allocation is not None else "",
-            workload=workload(view, uid) or name,
-            worker=uid,
-            memory_bytes=memory,
-            memory_percentage=100.0 * memory / limit if limit else None,
-            compute_percentage=compute,
-            compute_tflops=compute * device.tflops_milli / 100_000 if device is not None else None,
-            compute_throttled_cnt=_sum(process.throttled_count for process in processes),
-            vram_freezed_cnt=_sum(process.vram_frozen_count for process in processes),
-            vram_resumed_cnt=_sum(process.vram_resumed_count for process in processes),
+            gpu.uuid,
+            node,
+            pool,
+            name,
+            allocation.namespace if allocation is not None else "",
+            workload(view, uid) or name,
+            uid,
+            memory,
+            _sum([process.throttled_count for process in processes]),
+            _sum([process.vram_frozen_count for process in processes]),
+            _sum([process.vram_resumed_count for process in processes]),
+            compute,
+            compute * device.tflops_milli / 100_000 if device is not None else None,
+            100.0 * memory / limit if limit else None,
         )
 
 
@@ -83,6 +85,6 @@ def workload(view: View, uid: str) -> str:
     return pod.labels.get("tensor-fusion.ai/workload", "") if pod is not None else ""
 
 
-def _sum(counts: Iterable[int | None]) -> int | None:
+def _sum(counts: list[int | None]) -> int | None:
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
