@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from deploy.cli.connect import NatsOption, run, servers
-from deploy.cli.run import app, check_replicas, run_process
+from deploy.cli.run import MetricsPortOption, app, check_replicas, run_process
 
 KubeconfigOption = Annotated[
     Path | None,
@@ -27,6 +27,7 @@ def watcher(
     kubeconfig: KubeconfigOption = None,
     name: NameOption = None,
     replicas: ReplicasOption = 1,
+    metrics: MetricsPortOption = -1,
     exit_with_stdin: StdinOption = False,
 ) -> None:
     """Say on the bus what the API server says, until SIGTERM; ready once the view is complete.
@@ -34,7 +35,7 @@ def watcher(
     \b
     Example: gpubus run watcher --nats nats://nats.gpubus.svc:4222 --kubeconfig ~/.kube/config
     """
-    _play("watcher", nats, kubeconfig, name, replicas, exit_with_stdin=exit_with_stdin)
+    _play("watcher", nats, kubeconfig, name, replicas, exit_with_stdin=exit_with_stdin, metrics=metrics)
 
 
 @app.command("binder")
@@ -44,6 +45,7 @@ def binder(
     kubeconfig: KubeconfigOption = None,
     name: NameOption = None,
     replicas: ReplicasOption = 1,
+    metrics: MetricsPortOption = -1,
     exit_with_stdin: StdinOption = False,
 ) -> None:
     """Carry decisions out in the API server, until SIGTERM.
@@ -51,7 +53,7 @@ def binder(
     \b
     Example: gpubus run binder --nats nats://nats.gpubus.svc:4222 --kubeconfig ~/.kube/config
     """
-    _play("binder", nats, kubeconfig, name, replicas, exit_with_stdin=exit_with_stdin)
+    _play("binder", nats, kubeconfig, name, replicas, exit_with_stdin=exit_with_stdin, metrics=metrics)
 
 
 @app.command("actuator")
@@ -113,6 +115,7 @@ def _play(
     replicas: int,
     *,
     exit_with_stdin: bool,
+    metrics: int,
 ) -> None:
     from deploy.local.roles import CLUSTER_ROLES, unique_name
 
@@ -120,4 +123,7 @@ def _play(
     if kubeconfig is not None:
         os.environ["KUBECONFIG"] = str(kubeconfig)
     play = CLUSTER_ROLES[role]
-    run(run_process(play, unique_name(role, name), servers(nats), replicas, exit_with_stdin=exit_with_stdin))
+    process = run_process(
+        play, unique_name(role, name), servers(nats), replicas, exit_with_stdin=exit_with_stdin, metrics=metrics
+    )
+    run(process)

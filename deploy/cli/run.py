@@ -26,6 +26,9 @@ MOST_PODS = 10_000_000
 MOST_RATE = 1_000_000
 MOST_ALLOCATORS = 64
 
+MetricsPortOption = Annotated[
+    int, typer.Option("--metrics", help="Port of /metrics for Prometheus, 0 for a free one; -1 serves none.")
+]
 ReplicasOption = Annotated[int, typer.Option("--replicas", help="Copies of every stream: 1 or 3.")]
 
 
@@ -62,6 +65,7 @@ def role(
         str | None, typer.Option("--name", help="Name in logs and decisions; a unique ending is added.")
     ] = None,
     replicas: Annotated[int, typer.Option("--replicas", help="Copies of streams that it has to create: 1 or 3.")] = 1,
+    metrics: MetricsPortOption = -1,
     exit_with_stdin: Annotated[bool, typer.Option("--exit-with-stdin", hidden=True)] = False,
 ) -> None:
     """Run one role until SIGTERM; any number of processes may run the same.
@@ -80,7 +84,10 @@ def role(
         known = (*plays, "agent", "gateway", "mutator", *CLUSTER_ROLES)
         raise InputError(f"role {role!r} is unknown: choose one of {', '.join(known)}")
     check_replicas(replicas)
-    run(run_process(plays[role], unique_name(role, name), servers(nats), replicas, exit_with_stdin=exit_with_stdin))
+    process = run_process(
+        plays[role], unique_name(role, name), servers(nats), replicas, exit_with_stdin=exit_with_stdin, metrics=metrics
+    )
+    run(process)
 
 
 def check_replicas(replicas: int) -> None:
@@ -112,11 +119,14 @@ def stop_on_signals() -> asyncio.Event:
     return stop
 
 
-async def run_process(play: "Role", name: str, urls: list[str], replicas: int, *, exit_with_stdin: bool) -> None:
-    """Play one role until a signal ends it."""
+async def run_process(
+    play: "Role", name: str, urls: list[str], replicas: int, *, exit_with_stdin: bool, metrics: int = -1
+) -> None:
+    """Play one role until a signal ends it, and serve its metrics at the port ``metrics`` unless that is negative."""
     from bus.connection import Bus
     from bus.streams import StreamLimits, ensure_streams
     from bus.tasks import end
+    from deploy.local.exposition import served
 
     stop, ready = stop_on_signals(), asyncio.Event()
     if exit_with_stdin:
@@ -131,7 +141,8 @@ async def run_process(play: "Role", name: str, urls: list[str], replicas: int, *
         await ensure_streams(bus, StreamLimits(replicas=replicas), update=False)
         announcing = asyncio.create_task(_announce(ready, f"ready {name}"))
         try:
-            await play(bus, name, stop, ready)
+            async with served(bus, metrics):
+                await play(bus, name, stop, ready)
         finally:
             announcing.cancel()
 

@@ -8,6 +8,7 @@ from secrets import token_hex
 from typing import Final
 
 from bus.connection import Bus
+from deploy.local.exposition import exposed
 
 Role = Callable[[Bus, str, asyncio.Event, asyncio.Event], Awaitable[None]]
 """Takes the bus, the process's unique name, the event that stops it, and the event it sets when it is ready."""
@@ -17,23 +18,30 @@ async def allocator(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Eve
     """Decide where pods go and commit it to the ledger."""
     from consumers.allocator.service import Allocator
 
-    await Allocator(bus, name).run(stop, ready=ready)
+    role = Allocator(bus, name)
+    with exposed("allocator", role.statistics):
+        await role.run(stop, ready=ready)
 
 
 async def updater(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
     """Bring changed components of pools to what runs, batch by batch."""
     from consumers.updater.service import Updater
 
-    await Updater(bus, name).run(stop, ready=ready)
+    role = Updater(bus, name)
+    with exposed("updater", role.statistics):
+        await role.run(stop, ready=ready)
 
 
 async def recorder(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
     """Write what is used and allocated to the metrics store."""
+    from consumers.recorder import hami
     from consumers.recorder.service import Recorder
     from deploy.local.monitoring import metrics_store
 
     async with metrics_store() as store:
-        await Recorder(bus, name, store).run(stop, ready=ready)
+        role = Recorder(bus, name, store)
+        with exposed("recorder", role.statistics, lambda: hami.families(role.view)):
+            await role.run(stop, ready=ready)
 
 
 async def alerter(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
@@ -42,7 +50,9 @@ async def alerter(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event
     from deploy.local.monitoring import metrics_store, rules_file
 
     async with metrics_store() as store:
-        await Alerter(bus, name, store, rules=rules_file()).run(stop, ready=ready)
+        role = Alerter(bus, name, store, rules=rules_file())
+        with exposed("alerter", role.statistics):
+            await role.run(stop, ready=ready)
 
 
 async def notifier(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
@@ -50,7 +60,9 @@ async def notifier(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Even
     from consumers.notifier.service import Notifier
     from deploy.local.monitoring import alertmanagers
 
-    await Notifier(bus, name, alertmanagers()).run(stop, ready=ready)
+    role = Notifier(bus, name, alertmanagers())
+    with exposed("notifier", role.statistics):
+        await role.run(stop, ready=ready)
 
 
 async def watcher(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
@@ -60,7 +72,9 @@ async def watcher(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event
 
     del name  # replicas say the same
     async with await Client.connect() as client:
-        await Watcher(bus, client).run(stop, ready=ready)
+        role = Watcher(bus, client)
+        with exposed("watcher", role.statistics):
+            await role.run(stop, ready=ready)
 
 
 async def binder(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
@@ -69,7 +83,9 @@ async def binder(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event)
     from consumers.binder.service import Binder
 
     async with await Client.connect() as client:
-        await Binder(bus, client, name).run(stop, ready=ready)
+        role = Binder(bus, client, name)
+        with exposed("binder", role.statistics):
+            await role.run(stop, ready=ready)
 
 
 async def actuator(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:

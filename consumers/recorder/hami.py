@@ -1,0 +1,81 @@
+"""What is allocated under the names of HAMi's scheduler, for dashboards that exist. Pure.
+
+Quotas and MIG instances are not among them.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from bus.exposition import Family, Sample
+from consumers.recorder.view import View
+from schemas.cluster import GpuDevice
+from schemas.ledger import Allocation
+
+ZONE: Final = {"zone": "vGPU"}
+"""A label that every metric of HAMi has."""
+
+_FULL: Final = 100.0
+_GPU: Final = {
+    "hami_gpu_memory_limit_bytes": "Physical VRAM of a GPU.",
+    "hami_gpu_core_limit_ratio": "Compute of a GPU, in percent of itself.",
+    "hami_gpu_shared_count": "Pods on a GPU.",
+    "hami_gpu_core_allocated_ratio": "Compute given out, in percent of the GPU.",
+    "hami_gpu_memory_allocated_bytes": "VRAM given out.",
+    "hami_node_gpu_overview": "VRAM given out, with what the GPU is.",
+    "hami_node_gpu_memory_allocated_ratio": "VRAM given out, as a part of the GPU's.",
+}
+_POD: Final = {
+    "hami_vgpu_memory_allocated_bytes": "VRAM given to a pod on a GPU.",
+    "hami_vgpu_core_allocated_ratio": "Compute given to a pod on a GPU, in percent of the GPU.",
+}
+
+
+def families(view: View) -> Iterator[Family]:
+    """Yield the families as of now."""
+    samples: dict[str, list[Sample]] = {name: [] for name in (*_GPU, *_POD)}
+    for node, inventory in view.inventories.items():
+        held = list(view.held.get(node, {}).values())
+        for gpu in inventory.gpus:
+            _gpu(samples, node, gpu, held)
+    for name, text in (*_GPU.items(), *_POD.items()):
+        yield Family(name, text, samples[name])
+
+
+def _gpu(samples: dict[str, list[Sample]], node: str, gpu: GpuDevice, held: list[Allocation]) -> None:
+    labels = {
+        **ZONE,
+        "node": node,
+        "device_uuid": gpu.uuid,
+        "device_index": str(gpu.index),
+        "device_type": f"{gpu.vendor}-{gpu.model}",
+    }
+    grants = [(allocation, grant) for allocation in held for grant in allocation.gpus if grant.uuid == gpu.uuid]
+    vram = sum(grant.vram_bytes for _, grant in grants)
+    cores = sum(_percent(grant.tflops_milli, gpu.tflops_milli) for _, grant in grants)
+    shared, with_cores = len(grants), {**labels, "device_cores": f"{cores:g}"}
+    for name, value, named in (
+        ("hami_gpu_memory_limit_bytes", float(gpu.vram_bytes), labels),
+        ("hami_gpu_core_limit_ratio", _FULL, labels),
+        ("hami_gpu_shared_count", float(shared), labels),
+        ("hami_gpu_core_allocated_ratio", cores, labels),
+        ("hami_gpu_memory_allocated_bytes", float(vram), with_cores),
+        ("hami_node_gpu_overview", float(vram), {**with_cores, "device_memory_limit": str(gpu.vram_bytes)}),
+        ("hami_node_gpu_memory_allocated_ratio", vram / gpu.vram_bytes if gpu.vram_bytes else 0.0, labels),
+    ):
+        samples[name].append(Sample(value, named))
+    for allocation, grant in grants:
+        named = {
+            **ZONE,
+            "namespace": allocation.namespace,
+            "node": node,
+            "pod": allocation.name,
+            "container_index": "0",
+            "device_uuid": gpu.uuid,
+        }
+        samples["hami_vgpu_memory_allocated_bytes"].append(Sample(float(grant.vram_bytes), named))
+        percent = _percent(grant.tflops_milli, gpu.tflops_milli)
+        samples["hami_vgpu_core_allocated_ratio"].append(Sample(percent, named))
+
+
+def _percent(part: int, whole: int) -> float:
+    return _FULL * part / whole if whole else 0.0

@@ -1,0 +1,90 @@
+"""What a deployment looks at: /metrics of every role, and the Grafana dashboard."""
+
+import asyncio
+import json
+import re
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+import deploy
+from bus.connection import Bus
+from bus.exposition import render
+from consumers.metrics.duckdb import MEMORY, DuckDBStore
+from consumers.recorder import hami
+from consumers.recorder.view import View
+from deploy.local.exposition import served
+from deploy.local.monitoring import METRICS, SettingError, metrics_store
+from deploy.local.roles import ROLES, alerter, recorder
+from tests.behaviour.test_recorder import Cluster
+from tests.conftest import eventually
+from tests.stores.alertmanager import free_port
+
+DASHBOARD = json.loads(Path(deploy.__file__).with_name("grafana").joinpath("gpubus.json").read_text())
+
+
+def queries() -> list[str]:
+    found = [target["rawSql"] for panel in DASHBOARD["panels"] for target in panel.get("targets", [])]
+    return found + [v["query"] for v in DASHBOARD["templating"]["list"] if v["type"] == "query"]
+
+
+async def test_every_query_of_the_dashboard_can_be_asked() -> None:
+    store = await DuckDBStore(MEMORY, clock=time.time).open()
+    assert len(queries()) > 20
+    for sql in queries():
+        text = sql.replace("$__timeFilter(ts)", "ts >= now() - '1h'::INTERVAL")
+        text = re.sub(r"\$\{\w+:sqlstring\}", "'a', 'b'", text)
+        assert "$" not in text
+        await store.query(text, timeout=10)
+    await store.close()
+
+
+async def test_roles_serve_what_they_count_and_the_recorder_what_hami_calls_it(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(METRICS, f"duckdb:{tmp_path}/m.duckdb")
+    await Cluster(bus).start()
+    stop, ready = asyncio.Event(), [asyncio.Event() for _ in range(3)]
+    plays = (ROLES["allocator"], recorder, alerter)
+    tasks = [asyncio.create_task(play(bus, f"t{n}", stop, ready[n])) for n, play in enumerate(plays)]
+    await eventually(lambda: all(event.is_set() for event in ready), 20)
+    port = free_port()
+    async with served(bus, port), httpx.AsyncClient() as client:
+        text = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
+        assert (await client.get(f"http://127.0.0.1:{port}/healthz")).status_code == 200
+    stop.set()
+    await asyncio.gather(*tasks)
+    for line in (
+        "gpubus_connection_connected 1",
+        "gpubus_allocator_decided 0",
+        "gpubus_recorder_samples 0",
+        "gpubus_alerter_rules 15",
+        'hami_gpu_shared_count{zone="vGPU",node="n",device_uuid="GPU-0",device_index="0",device_type="NVIDIA-A100"} 1',
+        (
+            'hami_vgpu_core_allocated_ratio{zone="vGPU",namespace="d",node="n",pod="train-0",container_index="0",'
+            'device_uuid="GPU-0"} 50'
+        ),
+    ):
+        assert f"{line}\n" in text
+
+
+def test_hami_names_of_an_empty_cluster_are_left_out() -> None:
+    assert render(hami.families(View())) == b""
+
+
+async def test_roles_of_one_process_share_one_store_and_a_missing_name_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(METRICS, f"duckdb:{tmp_path}/m.duckdb")
+    async with metrics_store() as first, metrics_store() as second:
+        assert first is second
+    async with metrics_store() as third:
+        assert third is not first
+    monkeypatch.setenv(METRICS, "mysql://u:secret@h")
+    with pytest.raises(SettingError, match="GPUBUS_METRICS: metrics store 'h' is not understood"):
+        await metrics_store().__aenter__()
+    monkeypatch.delenv(METRICS)
+    with pytest.raises(SettingError, match="GPUBUS_METRICS is not set: write where metrics are kept"):
+        await metrics_store().__aenter__()
