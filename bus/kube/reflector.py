@@ -61,6 +61,8 @@ class Resource(msgspec.Struct, frozen=True):
     plural: str
     struct: type[Any]
     field_selector: str = ""
+    namespace: str = ""
+    """The only namespace to look in; empty looks in all, which takes rights in all."""
 
 
 class _ListMeta(msgspec.Struct, rename="camel"):
@@ -126,7 +128,7 @@ class Reflector(Generic[T]):
         self._client = client
         self._resource = resource
         self._view = view
-        self._path = resource_path(resource.api, resource.plural)
+        self._path = resource_path(resource.api, resource.plural, resource.namespace)
         self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(resource.struct)
         self._known: set[tuple[str, str]] = set()
         self._version = 0

@@ -1,14 +1,12 @@
-"""Which rules are in force: read from a file when it changes, agreed upon on the bus, followed by every alerter.
+"""Which rules are in force: written in a file or a ConfigMap, agreed upon on the bus, followed by every alerter.
 
 A set of rules is taken whole or refused whole. A refusal is a record on the bus, next to the rules that stay in force.
 """
 
 import asyncio
-import hashlib
 import logging
 import time
 from importlib.resources import files
-from pathlib import Path
 from typing import Final
 
 from bus import records, subjects
@@ -18,6 +16,7 @@ from bus.errors import BusError, ConflictError, UndecodableError
 from bus.follower import Follower, Record
 from bus.streams import STATE
 from consumers.alerter.rules import CompiledRule, Configuration, RulesError, compile_all, digest, parse
+from consumers.alerter.sources import Offer, RuleSource
 from schemas.alert import RuleRefusal, RuleSet
 from schemas.event import Event, utc
 
@@ -26,8 +25,7 @@ log = logging.getLogger("gpubus.alerter")
 ACTIVE: Final = subjects.state("rules", "active")
 REFUSED: Final = subjects.state("rules", "refused")
 BUILT_IN: Final = "built in"
-LOOK_EVERY_S: Final = 2.0
-"""A mounted ConfigMap changes by a rename that no notification reaches us of, so the file is looked at."""
+AGAIN_S: Final = 2.0
 
 
 def built_in() -> Configuration:
@@ -40,16 +38,15 @@ class Rulebook:
 
     Args:
         bus: The connection.
-        source: Who we are.
-        path: File with the rules; None leaves it to others, or to the built-in rules.
+        speaker: Who we are, as the source of events.
+        source: Where rules are written; None leaves that to others, or to the built-in rules.
     """
 
-    def __init__(self, bus: Bus, source: str, path: Path | None) -> None:
+    def __init__(self, bus: Bus, speaker: str, source: RuleSource | None) -> None:
         self._bus = bus
+        self._speaker = speaker
         self._source = source
-        self._path = path
         self._follower = Follower(bus, STATE, [ACTIVE, REFUSED], self._apply)
-        self._seen = ""
         self.active: RuleSet | None = None
         self.refusal: RuleRefusal | None = None
         self.rules: dict[str, CompiledRule] = {}
@@ -57,11 +54,9 @@ class Rulebook:
         self.changed = asyncio.Event()
 
     async def start(self) -> None:
-        """Learn which rules are in force, and offer ours."""
+        """Learn which rules are in force; where there are none and nobody writes any, the built-in ones are."""
         await self._follower.start()
-        if self._path is not None:
-            await self.look()
-        if self.active is None or (self.active.origin == BUILT_IN and self._path is None):
+        if self._source is None and (self.active is None or self.active.origin == BUILT_IN):
             await self._offer(built_in(), BUILT_IN, 0)
 
     async def stop(self) -> None:
@@ -69,43 +64,35 @@ class Rulebook:
         await self._follower.stop()
 
     async def watch(self) -> None:
-        """Look at the file again and again."""
-        while self._path is not None:
-            await asyncio.sleep(LOOK_EVERY_S)
-            try:
-                await self.look()
-            except BusError as error:
-                self._seen = ""
-                log.info("the rules could not be published: %s; trying again", error)
-
-    async def look(self) -> None:
-        """Read the file, and offer its rules if they are new; what is wrong with them is published instead."""
-        assert self._path is not None  # noqa: S101
-        origin = str(self._path)
-        try:
-            text, revision = await asyncio.to_thread(self._read)
-        except OSError as error:
-            text, revision = b"", 0
-            problem = f"{origin} cannot be read: {error.strerror}"
-        else:
-            problem = ""
-        seen = hashlib.blake2b(text + problem.encode(), digest_size=8).hexdigest()
-        if seen == self._seen:
+        """Take what the source says, at first and whenever it changes."""
+        if self._source is None:
             return
-        problems = [problem] if problem else []
+        async for offer in self._source.offers():
+            while True:
+                try:
+                    await self.take(offer)
+                    break
+                except (BusError, TimeoutError) as error:
+                    log.info("the rules of %s could not be published: %s; trying again", offer.origin, error)
+                    await asyncio.sleep(AGAIN_S)
+
+    async def take(self, offer: Offer) -> None:
+        """Put rules in force; what is wrong with them is published instead, and those in force stay.
+
+        Raises:
+            BusError: The bus did not answer.
+        """
+        problems = [offer.problem] if offer.problem else []
         if not problems:
             try:
-                configuration = await asyncio.to_thread(parse, text)
-                await self._offer(configuration, origin, revision)
+                configuration = await asyncio.to_thread(parse, offer.text)
+                await self._offer(configuration, offer.origin, offer.revision)
             except RulesError as error:
                 problems = error.problems
         if problems or (self.refusal is not None and self.refusal.problems):
-            await self._refuse(RuleRefusal(digest=seen, origin=origin, revision=revision, problems=tuple(problems)))
-        self._seen = seen
-
-    def _read(self) -> tuple[bytes, int]:
-        assert self._path is not None  # noqa: S101
-        return self._path.read_bytes(), self._path.stat().st_mtime_ns
+            await self._refuse(
+                RuleRefusal(digest=offer.digest, origin=offer.origin, revision=offer.revision, problems=tuple(problems))
+            )
 
     async def _offer(self, configuration: Configuration, origin: str, revision: int) -> None:
         rules = RuleSet(
@@ -119,7 +106,7 @@ class Rulebook:
             seq, active = await self._stored()
             if active is not None and (active.digest, active.metrics_ttl) == (rules.digest, rules.metrics_ttl):
                 break
-            if active is not None and revision < active.revision and active.origin != BUILT_IN:
+            if active is not None and active.origin == origin and revision < active.revision:
                 log.warning("%s is older than the rules in force, of %s: it is passed over", origin, active.origin)
                 break
             try:
@@ -155,7 +142,7 @@ class Rulebook:
     async def _publish(self, where: str, data: RuleSet | RuleRefusal, kind: str, name: str, expected: int) -> int:
         event = Event(
             id=f"{kind}:{name}:{data.revision}",
-            source=self._source,
+            source=self._speaker,
             type=kind,
             subject=data.origin,
             time=utc(time.time()),

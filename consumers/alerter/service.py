@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -26,6 +25,7 @@ from bus.tasks import end
 from bus.worker import Dead, Done, Outcome, Retry, Worker
 from consumers.alerter.rulebook import Rulebook
 from consumers.alerter.rules import CompiledRule
+from consumers.alerter.sources import RuleSource
 from consumers.alerter.states import KIND, RuleStates
 from consumers.alerter.streaks import TooManyAlertsError, evaluated, failed
 from consumers.alerter.template import TemplateRunError
@@ -78,7 +78,7 @@ class Alerter:
         bus: The connection; the streams must exist.
         name: Unique name of this process.
         store: Where the metrics are, opened.
-        rules: File with the rules; None leaves those in force, or the built-in ones.
+        rules: Where rules are written; None leaves those in force, or the built-in ones.
         step: Called with the name of every step of an evaluation, for tests that kill us there.
     """
 
@@ -88,7 +88,7 @@ class Alerter:
         name: str,
         store: MetricsStore,
         *,
-        rules: Path | None = None,
+        rules: RuleSource | None = None,
         step: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._bus = bus

@@ -63,6 +63,7 @@ def actuator(
     kubeconfig: KubeconfigOption = None,
     name: NameOption = None,
     replicas: ReplicasOption = 1,
+    metrics: MetricsPortOption = -1,
     exit_with_stdin: StdinOption = False,
 ) -> None:
     """Replace agents, workers and clients in the API server when the updater asks for it, until SIGTERM.
@@ -70,7 +71,7 @@ def actuator(
     \b
     Example: gpubus run actuator --nats nats://nats.gpubus.svc:4222 --kubeconfig ~/.kube/config
     """
-    _play("actuator", nats, kubeconfig, name, replicas, exit_with_stdin=exit_with_stdin)
+    _play("actuator", nats, kubeconfig, name, replicas, exit_with_stdin=exit_with_stdin, metrics=metrics)
 
 
 @app.command("status")

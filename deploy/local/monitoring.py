@@ -1,7 +1,7 @@
 """What the roles around metrics and alerts are told by their environment.
 
 ``GPUBUS_METRICS`` names the metrics store, ``GPUBUS_ALERTMANAGER`` the addresses of all Alertmanagers, separated by commas,
-``GPUBUS_ALERT_RULES`` the file with the alert rules, such as a key of a mounted ConfigMap.
+``GPUBUS_ALERT_RULES`` where alert rules are written: a file, or ``configmap:NAMESPACE/NAME/KEY``.
 """
 
 import os
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from consumers.alerter.sources import RuleSource
     from consumers.metrics.store import MetricsStore
 
 METRICS: Final = "GPUBUS_METRICS"
@@ -68,9 +69,30 @@ def alertmanagers() -> list[str]:
     return [address.strip() for address in os.environ.get(ALERTMANAGER, "").split(",") if address.strip()]
 
 
-def rules_file() -> Path | None:
-    """Return the file with the alert rules, if one is set."""
-    return Path(os.environ[RULES]) if os.environ.get(RULES) else None
+@asynccontextmanager
+async def rule_source() -> AsyncIterator["RuleSource | None"]:
+    """Return where alert rules are written, if that is set.
+
+    Raises:
+        SettingError: It is no file and no key of a ConfigMap.
+        KubeConfigError: There is no usable configuration of a cluster.
+    """
+    from consumers.alerter.sources import ConfigMapSource, FileSource
+
+    written = os.environ.get(RULES, "")
+    if not written:
+        yield None
+    elif not written.startswith("configmap:"):
+        yield FileSource(Path(written))
+    else:
+        from bus.kube.client import Client
+
+        match written.removeprefix("configmap:").split("/"):
+            case [namespace, name, key] if namespace and name and key:
+                async with await Client.connect() as client:
+                    yield ConfigMapSource(client, namespace, name, key)
+            case _:
+                raise SettingError(f"{RULES} {written!r}: write a file, or configmap:NAMESPACE/NAME/KEY")
 
 
 def alertmanagers_from_values(values: Mapping[str, Any], *, namespace: str) -> list[str]:

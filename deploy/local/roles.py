@@ -47,10 +47,10 @@ async def recorder(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Even
 async def alerter(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
     """Evaluate alert rules over what is recorded."""
     from consumers.alerter.service import Alerter
-    from deploy.local.monitoring import metrics_store, rules_file
+    from deploy.local.monitoring import metrics_store, rule_source
 
-    async with metrics_store() as store:
-        role = Alerter(bus, name, store, rules=rules_file())
+    async with metrics_store() as store, rule_source() as rules:
+        role = Alerter(bus, name, store, rules=rules)
         with exposed("alerter", role.statistics):
             await role.run(stop, ready=ready)
 

@@ -17,6 +17,7 @@ from bus.follower import Follower, Record
 from bus.streams import ALERT, STATE
 from consumers.alerter.rulebook import built_in
 from consumers.alerter.service import Alerter
+from consumers.alerter.sources import FileSource
 from consumers.metrics.duckdb import MEMORY, DuckDBStore
 from consumers.metrics.store import StoreUnavailableError
 from consumers.notifier.service import Notifier
@@ -125,7 +126,7 @@ async def monitoring(bus: Bus, rules_path: Path, addresses: list[str]) -> AsyncI
         store = await DuckDBStore(MEMORY, clock=time.time).open()
         stack.push_async_callback(store.close)
         gpu = Gpu(bus)
-        alerter, recorder = Alerter(bus, "a", store, rules=rules_path), Recorder(bus, "r", store)
+        alerter, recorder = Alerter(bus, "a", store, rules=FileSource(rules_path)), Recorder(bus, "r", store)
         found = Monitoring(bus, gpu, alerter, recorder, store)
         followers = [
             Follower(bus, STATE, ["gpubus.state.alert.*"], found.on_state),
