@@ -47,12 +47,17 @@ class ConsumerStatistics(msgspec.Struct, frozen=True):
 
 
 class PullConsumer:
-    """This process's membership in the group of ``spec``."""
+    """This process's membership in the group of ``spec``.
 
-    def __init__(self, bus: Bus, spec: ConsumerSpec, *, prefetch: int = 256) -> None:
+    With ``keep_lapsed`` messages whose lease has ended are handed out all the same: for work that may be done twice, and whose
+    messages may be gone from the stream by now.
+    """
+
+    def __init__(self, bus: Bus, spec: ConsumerSpec, *, prefetch: int = 256, keep_lapsed: bool = False) -> None:
         self.bus = bus
         self.spec = spec
         self._prefetch = prefetch
+        self._keep_lapsed = keep_lapsed
         self._inbox = f"{bus.inbox}.pull.{token_hex(6)}"
         self._buffer: deque[Delivery] = deque()
         self._arrived = asyncio.Event()
@@ -103,7 +108,7 @@ class PullConsumer:
             taken: list[Delivery] = []
             while self._buffer and len(taken) < limit:
                 delivery = self._buffer.popleft()
-                if not delivery.lapsed:
+                if self._keep_lapsed or not delivery.lapsed:
                     taken.append(delivery)
             self._top_up()
             if taken:

@@ -84,7 +84,7 @@ class RuleStates:
         )
         while True:
             last = await records.latest(self._bus, ALERT, where)
-            if last.payload and decode_as(AlertNotice, last.payload).data.slot >= notice.slot:
+            if _slot(last.payload) >= notice.slot:
                 return
             try:
                 await self._bus.publisher.publish(where, encode(event), expected=last.seq)
@@ -112,3 +112,11 @@ class RuleStates:
             except ConflictError:
                 continue
             return
+
+
+def _slot(payload: bytes) -> int:
+    """Return the evaluation that a notice is of; what is no notice is older than any."""
+    try:
+        return decode_as(AlertNotice, payload).data.slot if payload else 0
+    except UndecodableError:
+        return 0

@@ -89,7 +89,7 @@ class Recorder:
         self.view = View()
         self._state = Follower(bus, STATE, STATE_FILTERS, self.view.on_state)
         self._ledger = Follower(bus, LEDGER, LEDGER_FILTERS, self.view.on_ledger)
-        self._usage = PullConsumer(bus, USAGE_SPEC, prefetch=BATCH)
+        self._usage = PullConsumer(bus, USAGE_SPEC, prefetch=BATCH, keep_lapsed=True)
         self._ticks = PullConsumer(bus, SNAPSHOT_SPEC, prefetch=2)
         self._counters = Counters(bus, f"/gpubus/recorder/{name}", USAGE_SPEC.durable)
         self._samples = self._rows = self._writes = self._failures = self._refused = self._held = 0

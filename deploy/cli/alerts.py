@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -31,6 +31,9 @@ app = typer.Typer(
 FileOption = Annotated[
     Path | None, typer.Option("--file", metavar="FILE", help="Take the rule from this file instead of those in force.")
 ]
+_SHOWN: Final = 2
+"""Streaks of one rule that a table has room for."""
+
 RuleArgument = Annotated[str, typer.Argument(metavar="RULE", help="Name of the rule.")]
 
 
@@ -134,8 +137,8 @@ def _status_row(rule: "AlertRule", state: "RuleState | None") -> list[object]:
 
     if state is None or not state.slot:
         return [rule.name, "never evaluated", "", "", ""]
-    streaks = ", ".join(f"{s.labels['instance']} {s.count}/{rule.consecutive_count}" for s in state.streaks[:5])
-    more = f", and {len(state.streaks) - 5} more" if len(state.streaks) > 5 else ""  # noqa: PLR2004
+    streaks = ", ".join(f"{s.labels['instance']} {s.count}/{rule.consecutive_count}" for s in state.streaks[:_SHOWN])
+    more = f", and {len(state.streaks) - _SHOWN} more" if len(state.streaks) > _SHOWN else ""
     firing = sum(streak.firing for streak in state.streaks)
     word = f"{firing} firing" if firing else "quiet"
     if state.failures:

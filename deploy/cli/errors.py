@@ -48,13 +48,14 @@ def _explain_imported(error: Exception) -> tuple[str, int] | None:
     # Imported here because most runs end well and need none of it.
     from bus.errors import BusError
     from bus.kube.errors import KubeConfigError, KubeError
+    from consumers.metrics.store import StoreError
     from deploy.local.monitoring import SettingError
     from deploy.local.server import LocalBusError
     from deploy.local.store import DirectoryError
 
     if isinstance(error, DirectoryError | KubeConfigError | SettingError):
         return _line(str(error)), BAD_INPUT
-    if isinstance(error, BusError | KubeError | LocalBusError):
+    if isinstance(error, BusError | KubeError | LocalBusError | StoreError):
         return _line(str(error)), NO_BUS
     from producers.simulator.csvfile import TraceError
 

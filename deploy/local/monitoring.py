@@ -4,7 +4,10 @@
 ``GPUBUS_ALERT_RULES`` where alert rules are written: a file, or ``configmap:NAMESPACE/NAME/KEY``.
 """
 
+import asyncio
+import logging
 import os
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +20,10 @@ if TYPE_CHECKING:
 METRICS: Final = "GPUBUS_METRICS"
 ALERTMANAGER: Final = "GPUBUS_ALERTMANAGER"
 RULES: Final = "GPUBUS_ALERT_RULES"
+
+OPEN_TIMEOUT_S: Final = 30.0
+
+log = logging.getLogger("gpubus.monitoring")
 
 _shared: dict[str, tuple["MetricsStore", int]] = {}
 """Open stores by URL with the number of roles that use them: a DuckDB file can be opened only once."""
@@ -49,7 +56,7 @@ async def metrics_store() -> AsyncIterator["MetricsStore"]:
             raise SettingError(f"{METRICS}: {error}") from None
         _shared[url] = (opened, 1)
         try:
-            await opened.open()
+            await _open(opened)
         except BaseException:
             del _shared[url]
             await opened.close()
@@ -62,6 +69,23 @@ async def metrics_store() -> AsyncIterator["MetricsStore"]:
         if users == 1:
             del _shared[url]
             await opened.close()
+
+
+async def _open(opened: "MetricsStore") -> None:
+    """Open a store; one that is just starting is waited for."""
+    from consumers.metrics.store import StoreUnavailableError
+
+    deadline = time.monotonic() + OPEN_TIMEOUT_S
+    while True:
+        try:
+            await opened.open()
+        except StoreUnavailableError as error:
+            if time.monotonic() > deadline:
+                raise
+            log.warning("the metrics store does not answer: %s; trying again", error)
+            await asyncio.sleep(1.0)
+        else:
+            return
 
 
 def alertmanagers() -> list[str]:
