@@ -8,7 +8,7 @@ import typer
 from deploy.cli.cluster import NameOption, ReplicasOption, StdinOption
 from deploy.cli.connect import NatsOption, run, servers
 from deploy.cli.errors import InputError
-from deploy.cli.run import app, check_replicas, run_process
+from deploy.cli.run import MetricsPortOption, app, check_replicas, run_process
 
 if TYPE_CHECKING:
     from consumers.mutator.options import Options
@@ -27,6 +27,7 @@ def gateway(
     key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Its private key.")] = None,
     name: NameOption = None,
     replicas: ReplicasOption = 1,
+    metrics: MetricsPortOption = -1,
     exit_with_stdin: StdinOption = False,
 ) -> None:
     """Take admission reviews of the API server over HTTPS and have mutators answer them, until SIGTERM.
@@ -43,6 +44,7 @@ def gateway(
     pair = _certificate(certificate, key)
 
     async def play(bus: Any, name: str, stop: Any, ready: Any) -> None:
+        from deploy.local.exposition import exposed
         from producers.gateway.service import GatewayService
 
         del name  # it holds nothing of its own
@@ -50,9 +52,13 @@ def gateway(
             service = GatewayService(bus, pair, host=host, port=port)
         except OSError as error:
             raise InputError(f"--listen {listen} cannot be listened on: {error.strerror}") from None
-        await service.run(stop, ready=ready)
+        with exposed("gateway", service.statistics):
+            await service.run(stop, ready=ready)
 
-    run(run_process(play, unique_name("gateway", name), servers(nats), replicas, exit_with_stdin=exit_with_stdin))
+    process = run_process(
+        play, unique_name("gateway", name), servers(nats), replicas, exit_with_stdin=exit_with_stdin, metrics=metrics
+    )
+    run(process)
 
 
 @app.command("mutator")
@@ -65,6 +71,7 @@ def mutator(
     ] = None,
     name: NameOption = None,
     replicas: ReplicasOption = 1,
+    metrics: MetricsPortOption = -1,
     exit_with_stdin: StdinOption = False,
 ) -> None:
     """Decide what becomes of pods at admission, until SIGTERM; the watcher says which pools, profiles and quotas there are.
@@ -88,7 +95,10 @@ def mutator(
         finally:
             await operators.stop()
 
-    run(run_process(play, unique_name("mutator", name), servers(nats), replicas, exit_with_stdin=exit_with_stdin))
+    process = run_process(
+        play, unique_name("mutator", name), servers(nats), replicas, exit_with_stdin=exit_with_stdin, metrics=metrics
+    )
+    run(process)
 
 
 def _address(listen: str) -> tuple[str, int]:
