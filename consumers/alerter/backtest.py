@@ -9,12 +9,25 @@ from consumers.alerter.rules import CompiledRule
 from consumers.alerter.streaks import TooManyAlertsError, evaluated, failed
 from consumers.alerter.template import TemplateRunError
 from consumers.metrics.store import MetricsStore, StoreError
-from schemas.alert import RuleState
+from schemas.alert import AlertRule, RuleState
 from schemas.event import Timestamp
 
+SERVICE: Final = "alerts.backtest"
 MOST_EVALUATIONS: Final = 100_000
+MOST_ASKED: Final = 10_000
+"""Evaluations that an alerter makes for somebody who asks: its own come first."""
+
+MOST_EPISODES: Final = 1000
 QUERY_TIMEOUT_S: Final = 30.0
 _NS: Final = 1_000_000_000
+
+
+class BacktestRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask an alerter, which has the metrics, to evaluate a rule from ``begin`` to ``end``, seconds since the epoch."""
+
+    rule: AlertRule
+    begin: float
+    end: float
 
 
 class Episode(msgspec.Struct, kw_only=True):
@@ -36,7 +49,19 @@ class Backtest(msgspec.Struct, frozen=True, kw_only=True):
     episodes: tuple[Episode, ...]
 
 
-async def backtest(compiled: CompiledRule, store: MetricsStore, *, begin: float, end: float) -> Backtest:
+async def answer(store: MetricsStore, request: BacktestRequest) -> Backtest:
+    """Answer a request; its last episodes are left out when there are too many for a message.
+
+    Raises:
+        RulesError, ValueError: The rule is not good, or the span too long.
+    """
+    found = await backtest(CompiledRule(request.rule), store, begin=request.begin, end=request.end, most=MOST_ASKED)
+    return msgspec.structs.replace(found, episodes=found.episodes[:MOST_EPISODES])
+
+
+async def backtest(
+    compiled: CompiledRule, store: MetricsStore, *, begin: float, end: float, most: int = MOST_EVALUATIONS
+) -> Backtest:
     """Evaluate a rule at every interval from ``begin`` to ``end``, seconds since the epoch.
 
     ``now()`` in its query is the instant of the evaluation.
@@ -46,8 +71,8 @@ async def backtest(compiled: CompiledRule, store: MetricsStore, *, begin: float,
     """
     interval = compiled.interval.total_seconds()
     count = int((end - begin) // interval) + 1 if end >= begin else 0
-    if not 1 <= count <= MOST_EVALUATIONS:
-        raise ValueError(f"{count} evaluations from --from to --to: choose a span of 1 to {MOST_EVALUATIONS} intervals")
+    if not 1 <= count <= most:
+        raise ValueError(f"{count} evaluations from begin to end: choose a span of 1 to {most} intervals of the rule")
     state = RuleState(rule=compiled.rule.name, digest=compiled.digest)
     episodes: list[Episode] = []
     open_ones: dict[str, Episode] = {}

@@ -20,9 +20,11 @@ from bus.consumer import PullConsumer
 from bus.delivery import ConsumerSpec, Delivery
 from bus.errors import BusError
 from bus.follower import Follower, Record
+from bus.rpc import Service
 from bus.streams import STATE, TICK
 from bus.tasks import end
 from bus.worker import Dead, Done, Outcome, Retry, Worker
+from consumers.alerter import backtest
 from consumers.alerter.rulebook import Rulebook
 from consumers.alerter.rules import CompiledRule
 from consumers.alerter.sources import RuleSource
@@ -107,6 +109,8 @@ class Alerter:
         """Evaluate rules until ``stop`` is set; what was begun is finished."""
         await self._follower.start()
         await self.rulebook.start()
+        backtests = Service(self._bus, backtest.SERVICE, backtest.BacktestRequest, self._backtest, concurrency=1)
+        await backtests.start()
         consumer = PullConsumer(self._bus, TICKS, prefetch=2 * CONCURRENCY)
         tasks = [
             self._bus.spawn(self._syncing(), name=f"{self.name}-sync"),
@@ -117,6 +121,7 @@ class Alerter:
         try:
             await Worker(consumer, self.handle, concurrency=CONCURRENCY).run(stop)
         finally:
+            await backtests.stop()
             await end(*tasks)
             await self.rulebook.stop()
             await self._follower.stop()
@@ -174,6 +179,9 @@ class Alerter:
             return failed(compiled, state, str(error), slot=slot)
         finally:
             self._query_s += time.monotonic() - began
+
+    async def _backtest(self, request: backtest.BacktestRequest) -> backtest.Backtest:
+        return await backtest.answer(self._store, request)
 
     def _on_state(self, record: Record) -> None:
         name = subjects.names(record.subject)[-1]

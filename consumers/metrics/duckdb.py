@@ -21,6 +21,9 @@ from schemas.durations import seconds
 T = TypeVar("T")
 
 MEMORY: Final = Path(":memory:")
+DEFAULT_TTL: Final = "30d"
+"""How long rows are kept unless somebody says otherwise: a disk is not endless."""
+
 MOST_ROWS: Final = 100_000
 """Rows of an answer; more are nothing that a person or a rule could use."""
 
@@ -44,7 +47,7 @@ class DuckDBStore:
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="duckdb-read")
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._closed = False
-        self._ttl_s = 0.0
+        self._ttl_s = seconds(DEFAULT_TTL, days=True)
 
     async def open(self) -> Self:
         """Open the file and create what tables are missing.
@@ -141,8 +144,7 @@ class DuckDBStore:
 
     async def expire(self) -> None:
         """Drop what is older than the time to live."""
-        if self._ttl_s:
-            await self._run(self._writer, self._expire)
+        await self._run(self._writer, self._expire)
 
     def _expire(self) -> None:
         oldest = int((self._clock() - self._ttl_s) * 1000)

@@ -31,6 +31,9 @@ app = typer.Typer(
 FileOption = Annotated[
     Path | None, typer.Option("--file", metavar="FILE", help="Take the rule from this file instead of those in force.")
 ]
+ASKED_S: Final = 120.0
+"""How long an alerter may take for a backtest."""
+
 _SHOWN: Final = 2
 """Streaks of one rule that a table has room for."""
 
@@ -213,7 +216,7 @@ def backtest(
 ) -> None:
     """Evaluate a rule over stored metrics, and say how often it would have fired.
 
-    A DuckDB file can be read only while no other process has it open.
+    A running alerter is asked, unless --metrics or GPUBUS_METRICS names a store to read here.
 
     \b
     Example:
@@ -241,6 +244,8 @@ async def _backtest(
     import os
     import time
 
+    from bus.rpc import call
+    from consumers.alerter.backtest import SERVICE, Backtest, BacktestRequest
     from consumers.alerter.backtest import backtest as play
     from consumers.metrics.settings import store
     from consumers.metrics.store import StoreError
@@ -250,7 +255,10 @@ async def _backtest(
     end = _instant("--to", span[1]) if span[1] is not None else time.time()
     url = metrics or os.environ.get(METRICS)
     if not url:
-        raise InputError(f"no metrics store: name it with --metrics or {METRICS}")
+        async with open_bus(nats, None) as bus:
+            rule = (await _find(name, file, bus)).rule
+            request = BacktestRequest(rule=rule, begin=begin, end=end)
+            return await call(bus, SERVICE, request, Backtest, timeout=ASKED_S)
     if file is not None:
         compiled = await _find(name, file, None)
     else:

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -178,6 +179,26 @@ async def test_a_gpu_that_heats_up_rings_after_exactly_its_count_and_cools_down_
         annotations = body["alerts"][0]["annotations"]
         assert annotations["summary"] == "GPU GPU-1 on n is above 90°C"
         assert annotations["description"].startswith("GPU GPU-1 on node n in pool p averages 95.0°C")
+
+
+async def test_alerters_share_the_ticks_and_each_is_evaluated_once(bus: Bus, tmp_path: Path) -> None:
+    path = rules(tmp_path / "rules.yaml", "1s", consecutive_count=1000)
+    async with monitoring(bus, path, []) as found:
+        found.gpu.celsius = 95
+        stop = asyncio.Event()
+        more = [Alerter(bus, f"more{n}", found.store) for n in range(2)]
+        tasks = [asyncio.create_task(alerter.run(stop)) for alerter in more]
+        await eventually(lambda: len(found.states) >= 6, 30)
+        stop.set()
+        await asyncio.gather(*tasks)
+        states = found.states.copy()
+        counts = [streak(state) for state in states if streak(state)]
+        assert counts == list(range(counts[0], counts[0] + len(counts)))
+        gaps = [after.slot - before.slot for before, after in pairwise(states)]
+        assert min(gaps) > 500_000_000  # one evaluation for each tick of a second
+        evaluations = [alerter.statistics().evaluations for alerter in (found.alerter, *more)]
+        assert sum(evaluations) >= len(states)
+        assert sum(count > 0 for count in evaluations) >= 2
 
 
 async def test_an_alertmanager_that_is_away_gets_what_it_missed(bus: Bus, tmp_path: Path) -> None:

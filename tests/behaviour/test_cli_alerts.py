@@ -48,6 +48,14 @@ async def test_status_list_and_test_speak_of_the_rules_in_force(bus: Bus, server
         assert [rule["name"] for rule in json.loads(capsys.readouterr().out)] == ["GPUTemperatureHigh"]
         assert await cli("alerts", "test", "GPUTemperatureHigh", "--nats", server.url) == 0
         await eventually(lambda: ("firing", "GPUTemperatureHigh", "gpubus-test") in webhook.alerts, 20)
+        await eventually(lambda: found.recorder.statistics().samples > 0)
+        begin = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 10))
+        asked = ("alerts", "backtest", "GPUTemperatureHigh", "--from", begin, "--json", "--nats", server.url)
+        capsys.readouterr()
+        assert await cli(*asked) == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert answer["evaluations"] >= 10
+        assert [episode["instance"] for episode in answer["episodes"]] == ["GPU-1"]
         assert await cli("alerts", "test", "Missing", "--nats", server.url) == 1
         assert "there are GPUTemperatureHigh" in capsys.readouterr().err
 
