@@ -91,10 +91,10 @@ async def test_lint_names_every_problem(tmp_path: Path, capsys) -> None:
     good, bad = rules(tmp_path / "good.yaml"), tmp_path / "bad.yaml"
     assert await cli("alerts", "lint", str(good)) == 0
     assert "1 rules, all good" in capsys.readouterr().out
-    bad.write_text(good.read_text().replace("2s", "2 s").replace("SELECT", "SELEC"))
+    bad.write_text(good.read_text().replace("1s", "1 s").replace("SELECT", "SELEC"))
     assert await cli("alerts", "lint", str(bad)) == 1
     shown = capsys.readouterr()
-    assert "evaluationInterval: '2 s' is no duration" in shown.out
+    assert "evaluationInterval: '1 s' is no duration" in shown.out
     assert "would be refused" in shown.err
     (tmp_path / "a.yaml").write_text(METHOD_A)
     assert await cli("alerts", "lint", str(tmp_path / "a.yaml")) == 1

@@ -15,7 +15,7 @@ try:
 except ImportError:
     Chart = None
 
-ROW = {"text": "GPU-1", "empty": "", "count": 7, "zero": 0, "part": 91.25, "yes": True, "no": False}
+ROW = {"text": "GPU-1", "wide": "é°中😀\t", "empty": "", "count": 7, "zero": 0, "part": 91.25, "yes": True, "no": False}
 
 
 def go(templates: list[str], row: dict) -> list[str]:

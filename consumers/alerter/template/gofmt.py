@@ -115,7 +115,7 @@ def _format(value: Scalar, verb: str, flags: str, width: int, precision: int) ->
             verb_g = "g" if verb == "v" else verb
             body = _signed(_float(value, verb_g, precision), flags) if verb_g in "gGeEfF" else None
         case str():
-            body = _text(value, verb, precision)
+            body = _text(value, verb, flags, precision)
     if body is None:
         if value is None:
             return f"%!{verb}(<nil>)"
@@ -147,7 +147,7 @@ def _signed(body: str, flags: str) -> str:
 
 def _integer(value: int, verb: str, flags: str, precision: int) -> str | None:
     if verb == "q":
-        return _quote_char(value)
+        return _quote_char(value, ascii_only="+" in flags)
     if verb not in "vd":
         return None
     if precision == 0 and value == 0:
@@ -156,34 +156,34 @@ def _integer(value: int, verb: str, flags: str, precision: int) -> str | None:
     return _signed(("-" if value < 0 else "") + digits, flags)
 
 
-def _text(value: str, verb: str, precision: int) -> str | None:
+def _text(value: str, verb: str, flags: str, precision: int) -> str | None:
     if precision >= 0:
         value = value[:precision]
     match verb:
         case "v" | "s":
             return value
         case "q":
-            return _quote(value)
+            return _quote(value, ascii_only="+" in flags)
     return None
 
 
 _ESCAPES: Final = dict(zip("\\\a\b\f\n\r\t\v", ("\\\\", *(f"\\{letter}" for letter in "abfnrtv")), strict=True))
 
 
-def _quote(text: str) -> str:
-    return '"' + "".join(_escape(char, '"') for char in text) + '"'
+def _quote(text: str, *, ascii_only: bool) -> str:
+    return '"' + "".join(_escape(char, '"', ascii_only=ascii_only) for char in text) + '"'
 
 
-def _quote_char(code: int) -> str:
+def _quote_char(code: int, *, ascii_only: bool) -> str:
     char = chr(code) if 0 <= code <= sys.maxunicode and not 0xD800 <= code < 0xE000 else "\ufffd"  # noqa: PLR2004
-    return "'" + _escape(char, "'") + "'"
+    return "'" + _escape(char, "'", ascii_only=ascii_only) + "'"
 
 
-def _escape(char: str, quote: str) -> str:
+def _escape(char: str, quote: str, *, ascii_only: bool) -> str:
     """One character as ``strconv.Quote`` writes it."""
     if char == quote:
         return "\\" + char
-    if char in _ESCAPES or char.isprintable():
+    if char in _ESCAPES or (char.isprintable() and (char.isascii() or not ascii_only)):
         return _ESCAPES.get(char, char)
     code = ord(char)
     if code < 0x20 or code == 0x7F:  # noqa: PLR2004
