@@ -17,10 +17,12 @@ from bus.connection import Bus
 from bus.follower import Follower, Record
 from bus.streams import ALERT, STATE
 from consumers.alerter.rulebook import built_in
+from consumers.alerter.rules import CompiledRule, parse
 from consumers.alerter.service import Alerter
 from consumers.alerter.sources import FileSource
+from consumers.alerter.streaks import evaluated
 from consumers.metrics.duckdb import MEMORY, DuckDBStore
-from consumers.metrics.store import StoreUnavailableError
+from consumers.metrics.store import Result, StoreUnavailableError
 from consumers.notifier.service import Notifier
 from consumers.recorder.service import Recorder
 from deploy.local.monitoring import SettingError, alertmanagers_from_values
@@ -199,6 +201,26 @@ async def test_alerters_share_the_ticks_and_each_is_evaluated_once(bus: Bus, tmp
         evaluations = [alerter.statistics().evaluations for alerter in (found.alerter, *more)]
         assert sum(evaluations) >= len(states)
         assert sum(count > 0 for count in evaluations) >= 2
+
+
+async def test_a_tick_or_an_answer_that_is_late_moves_no_streak(bus: Bus, tmp_path: Path) -> None:
+    class Slow:
+        """A store that answers when nobody waits any more."""
+
+        async def query(self, sql: str, *, timeout: float) -> Result:
+            raise StoreUnavailableError(f"no answer within {timeout:.1f} s to {sql[:6]}")
+
+    (rule,) = parse(rules(tmp_path / "r.yaml", "2s", consecutive_count=1).read_bytes()).rules
+    compiled = CompiledRule(rule)
+    before = RuleState(rule=rule.name, digest=compiled.digest)
+    before = evaluated(compiled, before, [{"uuid": "GPU-1", "node": "n", "pool": "p"}], slot=1)
+    alerter = Alerter(bus, "late", Slow())
+    for age_s, error in ((10.0, "the tick was taken 10.0 s late"), (1.5, "no answer within 0.5 s to SELECT")):
+        slot = time.time_ns() - int(age_s * 1e9)
+        after = await alerter._next(compiled, before, slot)
+        assert (after.streaks, after.failures, after.error) == (before.streaks, 1, error)
+        assert after.notice is not None  # what fires is kept firing
+        assert [alert.status for alert in after.notice.alerts] == ["firing"]
 
 
 async def test_an_alertmanager_that_is_away_gets_what_it_missed(bus: Bus, tmp_path: Path) -> None:

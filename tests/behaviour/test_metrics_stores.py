@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import shutil
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import trustme
 
 from consumers.metrics.duckdb import DuckDBStore
 from consumers.metrics.settings import store as open_store
@@ -257,6 +259,21 @@ def test_what_names_no_store_is_refused_without_telling_passwords(url: str) -> N
     assert "secret" not in str(caught.value)
 
 
-def test_the_cloud_is_spoken_to_over_tls() -> None:
-    store = open_store("greptimes://u:p@h/d")
-    assert str(store._client.base_url).startswith("https://h")
+async def test_the_cloud_is_spoken_to_over_tls_and_only_with_a_certificate_that_we_trust(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, tls = trustme.CA(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    async with GreptimeStandIn(user="u", password="p", tls=tls) as server:
+        values = {"isCloud": True, "host": "127.0.0.1", "httpPort": server.port, "user": "u", "password": "p"}
+        url = url_from_values(values)
+        stranger = open_store(url)
+        with pytest.raises(StoreUnavailableError, match="certificate verify failed"):
+            await stranger.open()
+        await stranger.close()
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        store = await open_store(url).open()
+        await store.write({GPU_USAGE: [gpu("a", rx=1.0)]})
+        assert await ask(store, "SELECT uuid FROM tf_gpu_usage") == [{"uuid": "a"}]
+        await store.close()

@@ -8,6 +8,7 @@ import base64
 import gzip
 import json
 import re
+import ssl
 from datetime import UTC, datetime
 from typing import Self
 from urllib.parse import parse_qs, urlsplit
@@ -22,10 +23,11 @@ _FIELDS = re.compile(r'([a-z0-9_]+)=("(?:\\.|[^"\\])*"|[^,]+)(?:,|$)')
 class GreptimeStandIn:
     """Serves ``/v1/sql`` and ``/v1/influxdb/api/v2/write`` on a free port."""
 
-    def __init__(self, *, user: str = "", password: str = "") -> None:
+    def __init__(self, *, user: str = "", password: str = "", tls: ssl.SSLContext | None = None) -> None:
         self._auth = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode() if user else ""
         self._db = duckdb.connect()
         self._db.execute("SET TimeZone = 'UTC'").fetchall()
+        self._tls = tls
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -54,7 +56,7 @@ class GreptimeStandIn:
         self._db.close()
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self._tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
