@@ -162,6 +162,21 @@ def test_anything_else_is_refused_with_its_place_and_the_reason(text: str, place
     assert reason in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{" + "(" * 5000,
+        "{{ if .x }}" * 500,
+        "{{ if .x }}" + "{{ else if .x }}" * 500,
+        "{{ .x | len }}" + "x" * 30_000,
+        "{{ .x" + " | len" * 40,
+    ],
+)
+def test_endless_templates_are_refused(text: str) -> None:
+    with pytest.raises(TemplateSyntaxError, match=r"nested more than 30 deep|at most 20000 characters"):
+        Template(text + "}}")
+
+
 def test_names_that_a_query_cannot_know_are_refused() -> None:
     with pytest.raises(TemplateSyntaxError, match="treshold is not known here: there are Conditions, Threshold"):
         Template("x > {{ .treshold }}", known=("Threshold", "Conditions"))

@@ -61,6 +61,10 @@ class Branch(msgspec.Struct, frozen=True):
 
 Node = Text | Print | Branch
 
+LONGEST: Final = 20_000
+DEEPEST: Final = 30
+"""Parentheses and branches inside each other; whoever writes rules may not exhaust our stack."""
+
 _UNSUPPORTED: Final = frozenset(("template", "block", "define", "break", "continue"))
 _FLOAT: Final = frozenset(".eEpP")
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "\\": "\\"}
@@ -73,6 +77,7 @@ class _Parser:
         self._known = known
         self._tokens = [*tokens(text), Token("end", "", len(text))]
         self._at = 0
+        self._depth = 0
         self._scalar_dot = 0
         """How many ``with`` and ``range`` around us make the dot a value that has no columns."""
 
@@ -125,6 +130,7 @@ class _Parser:
     def branch(self, word: Token, kind: str = "") -> Branch:
         kind = kind or word.text
         value = self.pipeline()
+        self.descend(1)
         self.close()
         scalar = kind != "if" and not (isinstance(value, Dot) and (value.root or not self._scalar_dot))
         before = self._scalar_dot
@@ -132,6 +138,7 @@ class _Parser:
             self._scalar_dot = int(scalar)
         then, stop = self.nodes(word)
         self._scalar_dot = before
+        self.descend(-1)
         assert stop is not None  # noqa: S101  nodes() raises where there is no end
         if stop.text == "end":
             self.close()
@@ -139,7 +146,10 @@ class _Parser:
         chained = self.peek()
         if chained.kind == "word" and chained.text in ("if", "with") and chained.text == kind:
             self.take()
-            return Branch(kind, value, then, (self.branch(word, kind),))
+            self.descend(1)
+            chain = (self.branch(word, kind),)
+            self.descend(-1)
+            return Branch(kind, value, then, chain)
         self.close()
         otherwise, stop = self.nodes(word)
         assert stop is not None  # noqa: S101
@@ -149,11 +159,20 @@ class _Parser:
         return Branch(kind, value, then, otherwise)
 
     def pipeline(self) -> Operand:
+        before = self._depth
+        self.descend(1)
         value = self.command(None)
         while self.peek().text == "|":
+            self.descend(1)
             self.take()
             value = self.command(value)
+        self._depth = before
         return value
+
+    def descend(self, by: int) -> None:
+        self._depth += by
+        if self._depth > DEEPEST:
+            raise self.error(self.peek(), f"nested more than {DEEPEST} deep")
 
     def command(self, piped: Operand | None) -> Operand:
         first = self.peek()
@@ -293,4 +312,6 @@ def parse(text: str, known: Collection[str] | None) -> tuple[Node, ...]:
     Raises:
         TemplateSyntaxError: It is wrong or uses what is not supported.
     """
+    if len(text) > LONGEST:
+        raise TemplateSyntaxError(text, LONGEST, f"at most {LONGEST} characters are allowed")
     return _Parser(text, known).nodes(None)[0]
