@@ -106,6 +106,8 @@ class Rulebook:
             seq, active = await self._stored()
             if active is not None and (active.digest, active.metrics_ttl) == (rules.digest, rules.metrics_ttl):
                 break
+            if active is not None and origin == BUILT_IN != active.origin:
+                break  # somebody has written rules meanwhile
             if active is not None and active.origin == origin and revision < active.revision:
                 log.warning("%s is older than the rules in force, of %s: it is passed over", origin, active.origin)
                 break

@@ -16,7 +16,7 @@ from bus import codec, subjects
 from bus.connection import Bus
 from bus.follower import Follower, Record
 from bus.streams import ALERT, STATE
-from consumers.alerter.rulebook import built_in
+from consumers.alerter.rulebook import BUILT_IN, Rulebook, built_in
 from consumers.alerter.rules import CompiledRule, parse
 from consumers.alerter.service import Alerter
 from consumers.alerter.sources import FileSource
@@ -262,6 +262,20 @@ async def test_rules_change_at_run_time_and_a_bad_set_changes_nothing_but_is_see
 
 async def broken(sql: str, *, timeout: float) -> None:
     raise StoreUnavailableError(f"no answer within {timeout:g} s to {sql[:6]}")
+
+
+async def test_built_in_rules_give_way_to_written_ones_whoever_starts_first(bus: Bus, tmp_path: Path) -> None:
+    path = rules(tmp_path / "rules.yaml", name="Written")
+    early, late, writer = Rulebook(bus, "/e", None), Rulebook(bus, "/l", None), Rulebook(bus, "/w", FileSource(path))
+    await early.start()
+    assert len(early.rules) == 15
+    await writer.start()
+    await writer.take(await anext(FileSource(path).offers()))
+    await late.start()
+    await late._offer(built_in(), BUILT_IN, 0)  # it had looked before the rules were written
+    await eventually(lambda: all(set(book.rules) == {"Written"} for book in (early, late, writer)))
+    for book in (early, late, writer):
+        await book.stop()
 
 
 async def test_a_store_that_is_away_moves_no_streak_and_is_told_after_three_evaluations(
