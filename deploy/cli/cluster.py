@@ -81,6 +81,7 @@ def status(
     kubeconfig: KubeconfigOption = None,
     name: NameOption = None,
     replicas: ReplicasOption = 1,
+    metrics: MetricsPortOption = -1,
     exit_with_stdin: StdinOption = False,
 ) -> None:
     """Write the state of nodes, GPUs and pools back to their custom resources, until SIGTERM.
@@ -88,7 +89,7 @@ def status(
     \b
     Example: gpubus run status --nats nats://nats.gpubus.svc:4222 --kubeconfig ~/.kube/config
     """
-    _play("status", nats, kubeconfig, name, replicas, exit_with_stdin=exit_with_stdin)
+    _play("status", nats, kubeconfig, name, replicas, exit_with_stdin=exit_with_stdin, metrics=metrics)
 
 
 @app.command("reconciler")
@@ -98,6 +99,7 @@ def reconciler(
     kubeconfig: KubeconfigOption = None,
     name: NameOption = None,
     replicas: ReplicasOption = 1,
+    metrics: MetricsPortOption = -1,
     exit_with_stdin: StdinOption = False,
 ) -> None:
     """Compare the ledger with the API server every minute, and repair what is provably safe, until SIGTERM.
@@ -105,7 +107,7 @@ def reconciler(
     \b
     Example: gpubus run reconciler --nats nats://nats.gpubus.svc:4222 --kubeconfig ~/.kube/config
     """
-    _play("reconciler", nats, kubeconfig, name, replicas, exit_with_stdin=exit_with_stdin)
+    _play("reconciler", nats, kubeconfig, name, replicas, exit_with_stdin=exit_with_stdin, metrics=metrics)
 
 
 def _play(
@@ -116,7 +118,7 @@ def _play(
     replicas: int,
     *,
     exit_with_stdin: bool,
-    metrics: int,
+    metrics: int = -1,
 ) -> None:
     from deploy.local.roles import CLUSTER_ROLES, unique_name
 

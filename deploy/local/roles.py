@@ -103,7 +103,9 @@ async def status(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event)
     from consumers.status.service import StatusWriter
 
     async with await Client.connect() as client:
-        await StatusWriter(bus, client, name).run(stop, ready=ready)
+        role = StatusWriter(bus, client, name)
+        with exposed("status", role.statistics):
+            await role.run(stop, ready=ready)
 
 
 async def reconciler(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
@@ -112,7 +114,9 @@ async def reconciler(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Ev
     from consumers.reconciler.service import Reconciler
 
     async with await Client.connect() as client:
-        await Reconciler(bus, client, name).run(stop, ready=ready)
+        role = Reconciler(bus, client, name)
+        with exposed("reconciler", role.statistics):
+            await role.run(stop, ready=ready)
 
 
 ROLES: Final[dict[str, Role]] = {"allocator": allocator, "updater": updater}
