@@ -1,4 +1,4 @@
-"""``gpubus replay``: think again what the allocators thought, and see whether the same comes out."""
+"""``gpubus replay``: think again what the allocators thought, to see whether the same comes out, or what else would have."""
 
 import gc
 import time
@@ -11,27 +11,51 @@ from deploy.cli.connect import JsonOption, NatsOption, StoreOption, open_bus, ru
 from deploy.cli.errors import NEGATIVE, InputError
 
 if TYPE_CHECKING:
+    from deploy.replay.counterfactual import Rules
+    from deploy.replay.scenario import Result
     from deploy.replay.verify import Verdict
 
 
 def replay(
     *,
     verify: Annotated[bool, typer.Option("--verify", help="Compare every decision with what is on record.")] = False,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option("--policy", metavar="MODE", help="Under another placement mode, or `all` of them; repeatable."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Under another capacity, such as tflopsOversellRatio=300."),
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", metavar="FILE", help="Draw the course over time: .svg or .png.")
+    ] = None,
     as_json: JsonOption = False,
     nats: NatsOption = None,
     store: StoreOption = None,
 ) -> None:
     """Decide again what was decided, from the log alone.
 
-    Each allocator is taken through its journal: the same engine, the same snapshot, the same order. With --verify every
+    With --policy or --set, the same pods come to the same nodes under other rules: how much would have been given out, who
+    would have waited, and for how long.
+
+    With --verify each allocator is taken through its journal: the same engine, the same snapshot, the same order. Every
     decision on record must come out bit for bit; exit code 1 when one does not, and the first difference is printed in
     full. Decisions of another engine version are named, not compared.
 
     \b
-    Example: gpubus replay --verify
+    Examples:
+      gpubus replay --verify
+      gpubus replay --policy all --picture policies.svg
+      gpubus replay --set tflopsOversellRatio=300 --json
     """
+    if verify == bool(policy or settings):
+        raise InputError(
+            "say what to replay for: --verify compares with what is on record, --policy and --set change rules"
+        )
     if not verify:
-        raise InputError("say what to replay for: --verify compares every decision with what is on record")
+        _compare(_rules(policy or [], settings or []), picture, as_json=as_json, nats=nats, store=store)
+        return
     started = time.perf_counter()
     found = run(_verify(nats, store))
     seconds = time.perf_counter() - started
@@ -85,3 +109,70 @@ def _compact(decision: dict[str, Any]) -> str:
     import orjson
 
     return orjson.dumps(decision).decode()
+
+
+def _rules(policies: list[str], settings: list[str]) -> "list[Rules]":
+    from typing import get_args
+
+    from deploy.replay.counterfactual import SETTINGS, Rules
+    from schemas.cluster import Oversubscription, PlacementMode
+
+    modes: tuple[PlacementMode, ...] = get_args(PlacementMode)
+    names = modes if "all" in policies else tuple(dict.fromkeys(policies))
+    for name in names:
+        if name not in modes:
+            raise InputError(f"--policy {name!r} is no placement mode: use all, or one of {', '.join(modes)}")
+    fields: dict[str, int] = {}
+    for text in settings:
+        key, equals, value = text.partition("=")
+        if key not in SETTINGS or not equals or not value.isdecimal():
+            raise InputError(f"--set {text!r}: write KEY=NUMBER, and KEY is one of {', '.join(SETTINGS)}")
+        fields[SETTINGS[key]] = int(value)
+    try:
+        import msgspec
+
+        msgspec.convert(fields, Oversubscription)
+    except msgspec.ValidationError as error:
+        raise InputError(f"--set {', '.join(settings)}: {error}") from None
+    suffix = f" with {', '.join(settings)}" if settings else ""
+    return [Rules(f"{mode}{suffix}", mode, fields) for mode in modes if mode in names] or [
+        Rules(suffix.strip(), None, fields)
+    ]
+
+
+def _compare(
+    rules: "list[Rules]", picture: Path | None, *, as_json: bool, nats: list[str] | None, store: Path | None
+) -> None:
+    if picture is not None:
+        from deploy.replay.picture import check
+
+        check(picture)
+    results = run(_play(rules, nats, store))
+    if picture is not None:
+        from deploy.replay.picture import draw
+
+        draw(picture, results)
+    from deploy.cli.output import make_console, print_json, show_table
+
+    if as_json:
+        print_json(results)
+        return
+    counts = ("pods>", "placed>", "never>", "elsewhere>", "waited>", "p50 s>", "p99 s>")
+    columns = ("rules", *counts, "mean %>", "peak %>", "end %>", "stranded %>")
+    rows = [
+        [r.rules, r.pods, r.placed, r.unplaced, r.elsewhere, r.waited, f"{r.wait_p50_s:.2f}", f"{r.wait_p99_s:.2f}"]
+        + [f"{percent:.2f}" for percent in (r.tflops_percent, r.peak_tflops_percent, r.end_tflops_percent)]
+        + ["-" if r is results[0] else f"{r.stranded_percent:.2f}"]
+        for r in results
+    ]
+    show_table(make_console(), "", columns, rows)
+    print(
+        "\n% is compute given of what is schedulable; stranded is free compute on GPUs in use, of all that is free at the end."
+    )
+
+
+async def _play(rules: "list[Rules]", nats: list[str] | None, store: Path | None) -> "list[Result]":
+    from deploy.replay.counterfactual import play
+
+    async with open_bus(nats, store) as bus:
+        return await play(bus, rules)

@@ -245,6 +245,40 @@ async def test_a_moment_that_never_was_is_refused(log: Path, capsys, arguments, 
     assert (code, says in capsys.readouterr().err) == (2, True)
 
 
+# Other rules
+
+
+async def test_the_same_pods_are_played_under_other_rules(log: Path, tmp_path, capsys) -> None:
+    picture = tmp_path / "course.svg"
+    code, shown = await ask(
+        capsys,
+        "replay",
+        "--policy",
+        "all",
+        "--set",
+        "tflopsOversellRatio=1000",
+        "--picture",
+        picture,
+        "--store",
+        log,
+        "--json",
+    )
+    truth, *others = json.loads(shown)
+    assert (code, truth["rules"], len(others)) == (0, "as it was", 5)
+    assert truth["placed"] + truth["unplaced"] == 400 == others[0]["pods"]
+    assert all(other["end_tflops_percent"] < truth["end_tflops_percent"] for other in others)
+    assert "PackingValue with tflopsOversellRatio=1000" in picture.read_text()
+    _, text = await ask(capsys, "replay", "--policy", "CompactFirst", "--store", log)
+    assert "CompactFirst" in text
+    for wrong in (
+        ["--policy", "Best"],
+        ["--set", "ratio=3"],
+        ["--set", "vramExpandToHostMem=101"],
+        ["--verify", "--policy", "all"],
+    ):
+        assert (await ask(capsys, "replay", *wrong, "--store", log))[0] == 2
+
+
 # Incident files
 
 
