@@ -47,6 +47,38 @@ def crds(
         (out / name).write_text(text)
 
 
+def _document(name: str) -> str:
+    """Return one of the documents as indented JSON."""
+    from importlib.metadata import version
+
+    import orjson
+
+    from deploy.contract.documents import asyncapi, json_schema
+
+    document = asyncapi(version("gpubus")) if name == "asyncapi" else json_schema()
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+
+
+@app.command("asyncapi")
+def asyncapi_command() -> None:
+    """Print the AsyncAPI 3 document: subjects, streams and payloads.
+
+    \b
+    Example: gpubus schema asyncapi > deploy/contract/asyncapi.json
+    """
+    typer.echo(_document("asyncapi"), nl=False)
+
+
+@app.command("jsonschema")
+def jsonschema_command() -> None:
+    """Print the JSON Schema of every event.
+
+    \b
+    Example: gpubus schema jsonschema > deploy/contract/events.schema.json
+    """
+    typer.echo(_document("jsonschema"), nl=False)
+
+
 def render_crds() -> dict[str, str]:
     """Return the definitions as YAML by file name."""
     import yaml
