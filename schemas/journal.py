@@ -79,6 +79,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
         number: 1 for its first turn, and so on: a missing number means that its thoughts cannot be followed further.
         decided: How many decisions it had made before: those in here have the ordinals behind.
         engine: Version of the engine's rules.
+        previous: Digest of the turn before (:func:`bus.chain.link`); empty for the first.
     """
 
     allocator: str
@@ -86,3 +87,4 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     decided: Amount
     engine: str
     steps: tuple[Step, ...]
+    previous: str = ""

@@ -76,12 +76,14 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         txn: Identity of the commit, unique per attempt: tells a writer whose publish timed out whether it landed.
+        previous: Digest of the record that it replaces (:func:`bus.chain.link`); empty for the first.
     """
 
     node: str
     txn: str
     allocations: tuple[Allocation, ...]
     changes: tuple[Change, ...]
+    previous: str = ""
 
 
 class QuotaRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

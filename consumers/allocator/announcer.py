@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from bus import codec, subjects
+from bus.chain import link
 from bus.connection import Bus
 from bus.delivery import Delivery
 from bus.errors import NO_MESSAGE, ApiError, ConflictError, PublishUnconfirmedError, UndecodableError
@@ -58,6 +59,7 @@ class Announcer:
         self._tokens: list[object] = []
         self._sending: set[asyncio.Task[None]] = set()
         self._writing: set[asyncio.Task[None]] = set()
+        self._turn = ""
 
     @property
     def busy(self) -> bool:
@@ -68,15 +70,18 @@ class Announcer:
         """Publish turns of the journal. They are sent before anything that is given to be sent later."""
         now = datetime.now(UTC)
         for turn in turns:
+            linked = msgspec.structs.replace(turn, previous=self._turn)
             event = Event(
                 id=f"{turn.allocator}:turn:{turn.number}",
                 source=self._source,
                 type="gpubus.journal.v1",
                 subject=turn.allocator,
                 time=now,
-                data=turn,
+                data=linked,
             )
-            task = asyncio.create_task(self._write(codec.encode(event), event.id))
+            payload = codec.encode(event)
+            self._turn = link(payload)
+            task = asyncio.create_task(self._write(payload, event.id))
             self._writing.add(task)
             task.add_done_callback(self._writing.discard)
 

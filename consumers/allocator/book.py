@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from bus.chain import link
 from schemas.decision import Decision
 from schemas.ledger import Allocation, Change, NodeRecord
 from schemas.pod import Release, Schedule
@@ -69,6 +70,7 @@ class Commit:
     expected: int
     items: list[Item]
     held: dict[str, Allocation]
+    previous: str = ""
     payload: bytes = b""
     """What was published, so that our own record is known when it comes back without being decoded."""
 
@@ -87,6 +89,7 @@ class Commit:
                 Change(op="add" if isinstance(item, Addition) else "remove", pod_uid=item.uid, decision=item.encoded)
                 for item in self.items
             ),
+            previous=self.previous,
         )
 
 
@@ -102,6 +105,8 @@ class Book:
     unseen: list[tuple[int, Commit]] = field(default_factory=list)
     """Commits that the server stored but the follower has not shown yet, by sequence."""
     frozen: bool = False
+    newest: str = ""
+    """Digest of the newest record, which the next one names."""
 
     def begin(self, txn: str) -> Commit | None:
         """Start a commit of everything queued, unless one is in flight or nothing is queued."""
@@ -110,7 +115,7 @@ class Book:
         held = dict(self.held)
         for item in self.queued:
             _apply(held, item)
-        self.flying = Commit(self.node, txn, self.seq, self.queued, held)
+        self.flying = Commit(self.node, txn, self.seq, self.queued, held, self.newest)
         self.queued = []
         return self.flying
 
@@ -121,6 +126,7 @@ class Book:
             raise ValueError(f"node {self.node} has no commit in flight")
         self.flying = None
         self.seq = seq
+        self.newest = link(commit.payload)
         for item in commit.items:
             if isinstance(item, Addition) and item.uid in commit.held:
                 commit.held[item.uid] = msgspec.structs.replace(item.allocation, since=seq)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 import msgspec
 
 from bus import codec
+from bus.chain import link
 from bus.errors import UndecodableError
 from bus.follower import Record
 from consumers.allocator.book import Addition, Book, Commit, Item, Removal
@@ -255,17 +256,20 @@ class Core:
         if book.flying is not None and record.payload == book.flying.payload:
             self._land_seen(book, record.seq)
             return
+        newest = link(record.payload)
         try:
             data = None if record.deleted else codec.decode_as(NodeRecord, record.payload).data
             if data is not None:
                 codec.check_name(data.node, node)
         except UndecodableError:
             self._freeze(book, record.seq)
+            book.newest = newest
             raise
         if data is not None and book.flying is not None and data.txn == book.flying.txn:
             self._land_seen(book, record.seq)
         else:
             self._adopt(book, record.seq, data)
+        book.newest = newest
 
     def on_quota(self, namespace: str, record: Record) -> None:
         """The ledger says what the pods of a namespace hold together, in stream order.

@@ -102,7 +102,7 @@ class Shelf:
         """All sequences start anew."""
         self._keys.clear()
         for book in self._books.values():
-            book.seq = 0
+            book.seq, book.newest = 0, ""
 
     def wrote(self, txn: str) -> bool:
         """Whether a ledger record's transaction is one of ours."""

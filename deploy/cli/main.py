@@ -17,6 +17,8 @@ import typer
 from deploy.cli import admission as _admission  # noqa: F401  adds its commands to those of `run`
 from deploy.cli import agent as _agent  # noqa: F401  likewise
 from deploy.cli import alerts, check, dead, demo, events, ledger, rollout, schema, state, why
+from deploy.cli import alerts, check, dead, demo, events, rollout, schema, state, why
+from deploy.cli import audit as _audit
 from deploy.cli import cluster as _cluster  # noqa: F401  likewise
 from deploy.cli import diff as _diff
 from deploy.cli import replay as replaying
@@ -80,6 +82,7 @@ app.command("export")(_transfer.export_command)
 app.command("import")(_transfer.import_command)
 app.add_typer(rollout.app, name="rollout")
 app.add_typer(alerts.app, name="alerts")
+app.add_typer(_audit.app, name="audit")
 app.add_typer(dead.app, name="dead")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(schema.app, name="schema")

@@ -359,3 +359,35 @@ def test_there_is_a_golden_log_of_this_engine() -> None:
         f"record {wanted.name}: gpubus demo --nodes 8 --pods 60 --rate 60 --keep D; "
         f"gpubus export {wanted.relative_to(GOLDEN.parent.parent)} --redact --store D"
     )
+
+
+# Tamper evidence
+
+
+async def test_the_chains_hold_and_break_where_something_was_changed(log: Path, capsys, copy_of) -> None:
+    code, shown = await ask(capsys, "audit", "verify", "--store", log, "--json")
+    whole = json.loads(shown)
+    assert (code, whole["broken"]) == (0, 0)
+    assert whole["checked"] > 100
+    assert whole["announced"] > 100
+    assert (await ask(capsys, "audit", "verify", "--store", log, "--head", whole["head"]))[0] == 0
+    assert (await ask(capsys, "audit", "verify", "--store", log, "--head", "0" * 32))[0] == 1
+    store = copy_of(log)
+    records: list[Record] = []
+    async with LocalBus(store) as local, await Bus.connect(local.urls, name="test") as bus:
+        await history.read(bus, LEDGER, [">"], records.append)
+    target, successor = next(
+        (one, other) for one in records for other in records if other.seq > one.seq and other.subject == one.subject
+    )
+
+    def edit(record: Record) -> bytes:
+        spaced = record.payload.replace(b'"outcome":"', b'"outcome": "', 1)  # not even another meaning
+        return spaced if record.seq == target.seq else record.payload
+
+    await rewrite(store, LEDGER, edit)
+    code, shown = await ask(capsys, "audit", "verify", "--store", store, "--json")
+    breaks = [(entry["stream"], entry["sequence"]) for entry in json.loads(shown)["breaks"]]
+    assert code == 1
+    assert ("LEDGER", successor.seq) == breaks[0]
+    assert len([place for place in breaks if place[0] == "LEDGER"]) == 1
+    assert (await ask(capsys, "audit", "verify", "--store", store))[1].count("LEDGER") == 1

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from bus import codec, subjects
+from bus.chain import link
 from bus.errors import UndecodableError
 from bus.follower import Record
 from bus.invariants import LedgerChecker, limits_of
@@ -337,9 +338,14 @@ class World:
     def server_takes(self, flight: Flight) -> None:
         self.wire.remove(flight)
         flight.answered = True
+        before_it = {c.node: self.ledger.newest.get(subjects.ledger_node(c.node)) for c in flight.commit.commits}
+        for commit in flight.commit.commits:
+            commit.payload = encoded(commit.record(), flight.commit.txn)
         flight.seq = self._write_all(flight.commit)
         if flight.seq is not None:
             for seq, commit in enumerate(flight.commit.commits, flight.seq):
+                before = before_it[commit.node]
+                assert commit.record().previous == link(before.payload if before is not None else b"")
                 self._note(commit.node, commit.record(), seq)
 
     def _write_all(self, flight: Commit | Bundle) -> int | None:

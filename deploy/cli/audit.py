@@ -1,0 +1,77 @@
+"""``gpubus audit``: is the log as it was written?"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deploy.cli.connect import JsonOption, NatsOption, StoreOption, open_bus, run
+from deploy.cli.errors import NEGATIVE
+
+if TYPE_CHECKING:
+    from deploy.replay.evidence import Evidence
+
+app = typer.Typer(
+    help="""Find out whether the log is as it was written.
+
+    \b
+    Example:
+      gpubus audit verify
+    """,
+    rich_markup_mode=None,
+)
+
+
+@app.callback(invoke_without_command=True)
+def root(context: typer.Context) -> None:
+    """Teach where nothing was asked."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command("verify")
+def verify(
+    *,
+    head: Annotated[
+        str | None,
+        typer.Option("--head", metavar="DIGEST", help="Also check that the newest messages are still these."),
+    ] = None,
+    as_json: JsonOption = False,
+    nats: NatsOption = None,
+    store: StoreOption = None,
+) -> None:
+    """Check the hash chains of the ledger and of the allocators' journals, and name the first break.
+
+    Every record names the digest of the one it replaces, so what is changed later shows at its successor. The newest have
+    none: note the head that is printed, and give it back with --head to the same log, such as an exported one. A decision
+    that was announced must be the one in the ledger; refusals are in no chain, `gpubus replay --verify` checks those.
+
+    Exit code 1 when a chain is broken or the head is another one.
+
+    \b
+    Example: gpubus audit verify --store incident
+    """
+    found = run(_walk(nats, store))
+    other = head is not None and head != found.head
+    if as_json:
+        from deploy.cli.output import print_json
+
+        print_json(found)
+    else:
+        from deploy.cli.output import clean
+
+        print(
+            f"{found.checked} messages follow the ones before them but for {found.broken}; {found.announced} decisions compared"
+        )
+        print(f"head {found.head}" + (f", and not {head}" if other else ""))
+        for entry in found.breaks:
+            print(clean(f"  {entry.stream} {entry.sequence}, {entry.subject}: {entry.detail}"))
+    if found.broken or other:
+        raise typer.Exit(NEGATIVE)
+
+
+async def _walk(nats: list[str] | None, store: Path | None) -> "Evidence":
+    from deploy.replay.evidence import walk
+
+    async with open_bus(nats, store) as bus:
+        return await walk(bus)
