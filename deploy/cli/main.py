@@ -17,7 +17,6 @@ import typer
 from deploy.cli import admission as _admission  # noqa: F401  adds its commands to those of `run`
 from deploy.cli import agent as _agent  # noqa: F401  likewise
 from deploy.cli import alerts, check, dead, demo, events, ledger, rollout, schema, state, why
-from deploy.cli import alerts, check, dead, demo, events, rollout, schema, state, why
 from deploy.cli import audit as _audit
 from deploy.cli import cluster as _cluster  # noqa: F401  likewise
 from deploy.cli import diff as _diff
