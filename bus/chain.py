@@ -25,7 +25,7 @@ class Break(msgspec.Struct, frozen=True):
 
 
 class Chain:
-    """The chains of one stream, checked in stream order.
+    """The chains of one stream.
 
     Args:
         stream: Its name.
@@ -38,12 +38,16 @@ class Chain:
         self._links: dict[str, str] = {}
         self.checked = 0
 
-    def follow(self, seq: int, subject: str, payload: bytes, previous: str) -> Break | None:
-        """Take in the next message, which says that it follows ``previous``; return what is wrong with that."""
+    def follow(self, seq: int, subject: str, own: str, previous: str) -> Break | None:
+        """Take in the next message of a subject, whose link is ``own`` and which says that it follows ``previous``.
+
+        Returns:
+            What is wrong with that, if anything is.
+        """
         self.checked += 1
         before = self._links.get(subject, "" if self._complete else None)
-        self._links[subject] = link(payload)
-        if not payload or before is None or previous == before:
+        self._links[subject] = own
+        if not own or before is None or before in (previous, own):  # the same again is no break
             return None
         detail = f"follows {previous or 'nothing'}, and the message before it is {before or 'none'}"
         return Break(self._stream, seq, subject, detail)

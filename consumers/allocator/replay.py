@@ -29,6 +29,9 @@ class Replay:
         name: The allocator.
         state: What STATE has said of pools, nodes and GPUs, in its order; read as far as each decision had seen it.
         held: Allocations that the ledger record of a node at a sequence lists.
+
+    Attributes:
+        turns: Number of the turn played last.
     """
 
     def __init__(self, name: str, state: Sequence[Record], held: Callable[[str, int], Iterable[Allocation]]) -> None:
@@ -39,7 +42,7 @@ class Replay:
         self._state = state
         self._held = held
         self._read = 0
-        self._turns = 0
+        self.turns = 0
 
     def play(self, turn: Turn) -> Iterator[Decision]:
         """Yield the decisions of the next turn, in order, complete but for what only the clock and commands know.
@@ -49,11 +52,11 @@ class Replay:
         Raises:
             JournalGapError: It is not the next turn.
         """
-        if turn.number != self._turns + 1 or turn.decided != self._decider.ordinal:
+        if turn.number != self.turns + 1 or turn.decided != self._decider.ordinal:
             raise JournalGapError(
-                f"turn {turn.number} of {self.name} follows turn {self._turns}: the journal does not hold all in between"
+                f"turn {turn.number} of {self.name} follows turn {self.turns}: the journal does not hold all in between"
             )
-        self._turns = turn.number
+        self.turns = turn.number
         for step in turn.steps:
             decision = self._take(step)
             if decision is not None:

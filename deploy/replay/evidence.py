@@ -4,7 +4,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from bus.chain import Break, Chain
+from bus.chain import Break, Chain, link
 from bus.connection import Bus
 from bus.follower import Record
 from bus.history import batches
@@ -29,6 +29,7 @@ class _Change(msgspec.Struct):
 
 class _Linked(msgspec.Struct):
     previous: str = ""
+    number: int = 0
     changes: tuple[_Change, ...] = ()
 
 
@@ -66,12 +67,15 @@ async def walk(bus: Bus) -> Evidence:
     for stream, subject in ((LEDGER, "gpubus.ledger.node.>"), (JOURNAL, "gpubus.journal.>")):
         state = (await stream_info(bus, stream)).state
         chain = Chain(stream, complete=state.first_seq <= 1 and (stream == JOURNAL or state.messages == state.last_seq))
-        async for batch in batches(bus, stream, [subject]):
-            for record in batch:
-                _note(found, _follow(chain, stream, record, decided))
+        links = [
+            _link(found, stream, record, decided) async for batch in batches(bus, stream, [subject]) for record in batch
+        ]
+        # Turns that were sent again after a lost connection may be stored behind later ones.
+        for one in sorted(links, key=lambda entry: (entry.number, entry.seq)):
+            _note(found, chain.follow(one.seq, one.subject, one.own, one.previous))
         found.checked += chain.checked
-        for name, link in chain.heads():
-            digest.update(f"{stream} {name} {link}\n".encode())
+        for name, newest in chain.heads():
+            digest.update(f"{stream} {name} {newest}\n".encode())
     async for batch in batches(bus, DECISION, ["gpubus.decision.>"]):
         for record in batch:
             _note(found, _announce(found, record, decided))
@@ -86,18 +90,27 @@ def _note(found: Evidence, problem: Break | None) -> None:
             found.breaks.append(problem)
 
 
-def _follow(chain: Chain, stream: str, record: Record, decided: dict[tuple[str, int], int]) -> Break | None:
-    previous, problem = "", None
+class _Link(msgspec.Struct, frozen=True):
+    """One message of a chain, in short. ``number`` is its place where the stream's order is not the chain's."""
+
+    number: int
+    seq: int
+    subject: str
+    own: str
+    previous: str
+
+
+def _link(found: Evidence, stream: str, record: Record, decided: dict[tuple[str, int], int]) -> _Link:
+    previous, number = "", 0
     if record.payload:
         try:
             data = _linked.decode(record.payload).data
-            previous = data.previous
+            previous, number = data.previous, data.number
             for change in data.changes:
                 decided[_key(bytes(change.decision))] = hash(bytes(change.decision))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            problem = Break(stream, record.seq, record.subject, f"cannot be read: {error}")
-    broken = chain.follow(record.seq, record.subject, record.payload, previous)
-    return problem or broken
+            _note(found, Break(stream, record.seq, record.subject, f"cannot be read: {error}"))
+    return _Link(number, record.seq, record.subject, link(record.payload), previous)
 
 
 def _announce(found: Evidence, record: Record, decided: dict[tuple[str, int], int]) -> Break | None:

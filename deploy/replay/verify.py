@@ -68,6 +68,7 @@ class Verifier:
         self._state: list[Record] = []
         self._minds: dict[str, Replay] = {}
         self._left: set[str] = set()
+        self._early: dict[str, dict[int, tuple[Turn, Record]]] = {}
         self.verdict = Verdict()
 
     async def run(self) -> Verdict:
@@ -86,6 +87,11 @@ class Verifier:
                 for record in batch:
                     await self._on_turn(record, last=last.get(record.subject) == record.seq)
                 await self._announced_until(decisions, batch[-1].time_ns)
+            for name, early in list(self._early.items()):
+                if early:
+                    self._leave(
+                        name, f"{name} cannot be followed beyond turn {self._next(name) - 1}: the next is missing"
+                    )
             await self._ledger.read_to(None)
             await self._announced_until(decisions, None)
         finally:
@@ -103,6 +109,20 @@ class Verifier:
         name = turn.allocator
         if name in self._left:
             return
+        # What was unconfirmed when a connection was lost is sent again, and may be stored behind later turns.
+        early = self._early.setdefault(name, {})
+        early[turn.number] = turn, record
+        while name not in self._left and (following := early.pop(self._next(name), None)) is not None:
+            await self._follow(*following)
+        if last and not early:
+            self._minds.pop(name, None)
+        self._ledger.forget(min((mind.cluster.ledger_seq for mind in self._minds.values()), default=0))
+
+    def _next(self, name: str) -> int:
+        return self._minds[name].turns + 1 if name in self._minds else 1
+
+    async def _follow(self, turn: Turn, record: Record) -> None:
+        name = turn.allocator
         if turn.engine != ENGINE_VERSION:
             self._leave(
                 name, f"{name} decided by the rules of engine {turn.engine}, and this is engine {ENGINE_VERSION}"
@@ -120,12 +140,10 @@ class Verifier:
                 self._comparison.computed(decision)
         except (JournalGapError, ApiError, UndecodableError) as error:
             self._leave(name, f"{name} cannot be followed beyond JOURNAL {record.seq}: {error}")
-        if last:
-            self._minds.pop(name, None)
-        self._ledger.forget(min((mind.cluster.ledger_seq for mind in self._minds.values()), default=0))
 
     def _leave(self, name: str, why: str) -> None:
         self._left.add(name)
+        self._early.pop(name, None)
         self._minds.pop(name, None)
         self.verdict.notes.append(why)
 
