@@ -153,7 +153,8 @@ class LedgerChecker:
         self._check_chain(seq, node, record, after)
         self._check_capacity(seq, node, after.values())
         self._check_sharing(seq, node, record, after)
-        self.sums.change(seq, record.txn if record is not None else "", self._held.get(node, {}), after)
+        if self._limits is not None:
+            self.sums.change(seq, record.txn if record is not None else "", self._held.get(node, {}), after)
         self._held[node] = after
 
     def _check_quota(self, seq: int, namespace: str, payload: bytes) -> None:

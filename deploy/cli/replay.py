@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 def replay(
     *,
     verify: Annotated[bool, typer.Option("--verify", help="Compare every decision with what is on record.")] = False,
+    since: Annotated[
+        str | None,
+        typer.Option("--from", metavar="WHEN", help="Verify from here: a time, an age or a ledger sequence."),
+    ] = None,
+    until: Annotated[str | None, typer.Option("--to", metavar="WHEN", help="Verify up to here, likewise.")] = None,
     policy: Annotated[
         list[str] | None,
         typer.Option("--policy", metavar="MODE", help="Under another placement mode, or `all` of them; repeatable."),
@@ -45,7 +50,7 @@ def replay(
 
     \b
     Examples:
-      gpubus replay --verify
+      gpubus replay --verify --from 15m
       gpubus replay --policy all --picture policies.svg
       gpubus replay --set tflopsOversellRatio=300 --json
     """
@@ -53,11 +58,13 @@ def replay(
         raise InputError(
             "say what to replay for: --verify compares with what is on record, --policy and --set change rules"
         )
+    if not verify and (since or until):
+        raise InputError("--from and --to bound what --verify compares: other rules are played from the beginning")
     if not verify:
         _compare(_rules(policy or [], settings or []), picture, as_json=as_json, nats=nats, store=store)
         return
     started = time.perf_counter()
-    found = run(_verify(nats, store))
+    found = run(_verify(since, until, nats, store))
     seconds = time.perf_counter() - started
     if as_json:
         from deploy.cli.output import print_json
@@ -69,13 +76,16 @@ def replay(
         raise typer.Exit(NEGATIVE)
 
 
-async def _verify(nats: list[str] | None, store: Path | None) -> "Verdict":
+async def _verify(since: str | None, until: str | None, nats: list[str] | None, store: Path | None) -> "Verdict":
+    from deploy.cli.when import ledger_sequence
     from deploy.replay.verify import Verifier
 
     async with open_bus(nats, store) as bus:
         gc.freeze()  # what is loaded stays; what comes dies young, so looking through all of it now and then is in vain
         gc.set_threshold(100_000, 50, 100)
-        return await Verifier(bus).run()
+        first = await ledger_sequence(bus, since, "--from") if since is not None else 0
+        last = await ledger_sequence(bus, until, "--to") if until is not None else None
+        return await Verifier(bus, first, last).run()
 
 
 def _show(found: "Verdict", seconds: float) -> None:

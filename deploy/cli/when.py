@@ -73,3 +73,18 @@ async def cut_of(bus: "Bus", at: str | None, sequence: int | None) -> "Cut | Non
 def split_moment(text: str) -> tuple[str | None, int | None]:
     """Return a moment that is given as one word as the two options: digits are a sequence."""
     return (None, int(text)) if text.isascii() and text.isdigit() else (text, None)
+
+
+async def ledger_sequence(bus: "Bus", text: str, option: str) -> int:
+    """Return the sequence of the newest ledger record at a moment, which may be given as that sequence.
+
+    Raises:
+        InputError: It is no moment.
+    """
+    if text.isascii() and text.isdigit():
+        return int(text)
+    from deploy.cli.history import lanes
+
+    (lane,) = await lanes(bus, "gpubus.ledger.>")
+    await lane.from_time(instant_of(text, option))
+    return lane.next - 1

@@ -18,6 +18,7 @@ Key = tuple[str, int]
 
 class _Ordinal(msgspec.Struct):
     ordinal: int
+    ledger: int
 
 
 class _Identity(msgspec.Struct):
@@ -50,6 +51,10 @@ class Difference(msgspec.Struct, frozen=True):
 class Comparison:
     """Matches decisions by allocator and ordinal, whichever side comes first.
 
+    Args:
+        first: Only decisions that had read the ledger at least up to this sequence.
+        last: And at most up to this one; None for no bound.
+
     Attributes:
         reproduced: Decisions on record that came out the same, bit for bit.
         wrong: Those that did not.
@@ -59,7 +64,8 @@ class Comparison:
         attempts: Overtaken placements that a later decision tells of, and that came out the same.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = 0, last: int | None = None) -> None:
+        self._first, self._last = first, last
         self.reproduced = self.wrong = self.different = self.undecodable = self.attempts = 0
         self.differences: list[Difference] = []
         self._digests: defaultdict[str, array[int]] = defaultdict(lambda: array("q"))
@@ -81,9 +87,14 @@ class Comparison:
         """A decision has been thought again."""
         key = decision.allocator, decision.basis.ordinal
         self._digests[key[0]].append(0)
+        if not self._asked(decision.basis.ledger):
+            return
         self._computed[key] = decision
         for entry in self._recorded.pop(key, ()):
             self._compare(key, *entry)
+
+    def _asked(self, ledger: int) -> bool:
+        return self._first <= ledger and (self._last is None or ledger <= self._last)
 
     def recorded(self, stream: str, seq: int, raw: bytes) -> None:
         """LEDGER or DECISION holds a decision."""
@@ -91,6 +102,8 @@ class Comparison:
             identity = _identity.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError):
             self.undecodable += 1
+            return
+        if not self._asked(identity.basis.ledger):
             return
         key = identity.allocator, identity.basis.ordinal
         if key in self._computed or key in self._expected:

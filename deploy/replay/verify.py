@@ -58,11 +58,17 @@ class Verdict(msgspec.Struct, kw_only=True):
 
 
 class Verifier:
-    """One pass over JOURNAL, LEDGER and DECISION."""
+    """One pass over JOURNAL, LEDGER and DECISION.
 
-    def __init__(self, bus: Bus) -> None:
+    Args:
+        bus: The connection.
+        first: Compare only decisions that had read the ledger at least up to this sequence.
+        last: And at most up to this one; None for no bound.
+    """
+
+    def __init__(self, bus: Bus, first: int = 0, last: int | None = None) -> None:
         self._bus = bus
-        self._comparison = Comparison()
+        self._comparison = Comparison(first, last)
         self._checker = LedgerChecker(None)
         self._ledger = LedgerReader(bus, self._on_ledger)
         self._state: list[Record] = []

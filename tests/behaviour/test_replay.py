@@ -88,6 +88,18 @@ def test_every_decision_comes_out_again_in_another_process(log: Path) -> None:
     assert not any(found[field] for field in ("different", "violations", "unexplained", "undecodable", "notes"))
 
 
+async def test_a_part_of_the_log_is_verified_by_itself(log: Path, capsys) -> None:
+    async def compared(*arguments: str) -> int:
+        code, shown = await ask(capsys, "replay", "--verify", "--store", log, "--json", *arguments)
+        found = json.loads(shown)
+        assert (code, found["reproduced"], found["unexplained"]) == (0, found["decisions"], 0)
+        return found["decisions"]
+
+    whole, late = await compared(), await compared("--from", "100")
+    assert 0 < late < whole == late + await compared("--to", "99")
+    assert await compared("--from", "1s") < whole == await compared("--from", "1h")
+
+
 async def test_an_edited_decision_is_found_and_shown(log: Path, capsys, copy_of) -> None:
     store = copy_of(log)
     edited: list[int] = []
