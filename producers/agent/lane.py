@@ -83,14 +83,17 @@ class Lane:
             return result
 
     def call(self, function: Callable[..., T], *arguments: object) -> T:
-        """Make one driver call, under the deadline; to be used inside jobs only."""
+        """Make one driver call, under the deadline; to be used inside jobs only.
+
+        A job that was given up ends at its next call: what a late answer changed in the driver is still taken note of.
+        """
+        if self._job is not None and self._job.abandoned:
+            raise _AbandonedError
         self._call = (function.__name__, time.monotonic())
         try:
             return function(*arguments)
         finally:
             self._call = None
-            if self._job is not None and self._job.abandoned:
-                raise _AbandonedError
 
     def close(self) -> None:
         """Let the thread end as soon as it can."""

@@ -71,7 +71,9 @@ class Driver:
     def close(self) -> None:
         """Shut NVML down."""
         self._gpus, self._ports, self._meters, self._uuids = [], [], [], {}
-        self._event_set = None
+        event_set, self._event_set = self._event_set, None
+        if event_set is not None:
+            self._session.free(nvml.nvmlEventSetFree, event_set)
         self._session.close()
 
     def hardware(self) -> Hardware:

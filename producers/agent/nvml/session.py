@@ -67,8 +67,12 @@ class Session:
         """Shut NVML down."""
         if self._open:
             self._open = False
-            with contextlib.suppress(nvml.NVMLError):  # it may be gone already
-                self._lane.call(nvml.nvmlShutdown)
+            self.free(nvml.nvmlShutdown)
+
+    def free(self, function: Callable[..., object], *arguments: object) -> None:
+        """Give something back to the driver, which may have forgotten it already."""
+        with contextlib.suppress(nvml.NVMLError):
+            self._lane.call(function, *arguments)
 
     def root(self, function: Callable[..., T], *arguments: object) -> T:
         """Return what a call answers that is about no GPU in particular.

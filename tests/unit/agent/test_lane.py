@@ -8,16 +8,18 @@ from producers.agent.lane import HungError, Lane
 
 
 async def test_a_call_that_hangs_is_given_up_and_the_lane_comes_back_with_it(lane: Lane) -> None:
-    release, went_on = threading.Event(), []
+    release = threading.Event()
+    noted: list[str] = []
+    went_on: list[str] = []
 
     def stuck() -> str:
         release.wait()
         return "late"
 
     def job() -> str:
-        answer = lane.call(stuck)
-        went_on.append(answer)
-        return answer
+        noted.append(lane.call(stuck))
+        went_on.append(lane.call(str, "next"))
+        return "done"
 
     with pytest.raises(HungError, match=r"stuck has not returned for 0\.2 s"):
         await lane.run(job)
@@ -28,6 +30,7 @@ async def test_a_call_that_hangs_is_given_up_and_the_lane_comes_back_with_it(lan
     while lane.hung:
         pass
     assert await lane.run(lambda: lane.call(int, "7")) == 7
+    assert noted == ["late"]  # a driver that was opened late is known to be open
     assert went_on == []  # nobody waits for what the job would have done next
 
 
