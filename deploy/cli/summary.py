@@ -10,6 +10,7 @@ from schemas.deadletter import DeadLetter
 from schemas.decision import Decision, GpuGrant
 from schemas.journal import Free, Place, Turn
 from schemas.ledger import NodeRecord, QuotaRecord
+from schemas.observed import Drift, PodNotice
 from schemas.pod import WHOLE, GpuRequest, Pod, Release, Schedule, Waiting
 from schemas.quota import Quota
 from schemas.registry import Tick
@@ -60,8 +61,9 @@ def _(data: GpuInventory) -> str:
     for gpu in data.gpus:
         counts[gpu.model] = counts.get(gpu.model, 0) + 1
     sick = sum(not gpu.healthy for gpu in data.gpus)
+    foreign = sum(bool(gpu.used_by) for gpu in data.gpus)
     listed = ", ".join(f"{count} x {model}" for model, count in counts.items()) or "no GPU"
-    return listed + (f", {sick} unhealthy" if sick else "")
+    return listed + (f", {sick} unhealthy" if sick else "") + (f", {foreign} used by others" if foreign else "")
 
 
 @summary.register
@@ -119,6 +121,17 @@ def _(data: Decision) -> str:
     where = f" on {data.node} {grants(data.gpus)}" if data.node else ""
     reason = f": {data.reason}" if data.reason else ""
     return f"{data.outcome}{where}{reason}{' - ' + data.message if data.message else ''}"
+
+
+@summary.register
+def _(data: PodNotice) -> str:
+    return f"{data.reason}: {data.message}"
+
+
+@summary.register
+def _(data: Drift) -> str:
+    state = "is over" if data.resolved else f"{data.observed}; the ledger: {data.ledger}"
+    return f"{data.kind}{' on ' + data.gpu if data.gpu else ''}: {state}"
 
 
 @summary.register
