@@ -33,7 +33,7 @@ MIB: Final = 1024**2
 GIB: Final = 1024**3
 DAY_S: Final = 86_400
 
-HISTORY_KINDS: Final = ("pool", "node", "gpu", "quota", "waiting")
+HISTORY_KINDS: Final = ("pool", "expected", "node", "gpu", "quota", "waiting")
 """What of STATE is kept when it is replaced. Pods are left out: most of what STATE says is about them, and decisions tell."""
 
 TOMBSTONE_TTL_S: Final = 3600

@@ -172,6 +172,20 @@ class PodKind(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pods: Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)] = 1
 
 
+class ExpectedPods(msgspec.Struct, frozen=True, kw_only=True):
+    """What allocators have learnt of the pods that come to a pool that states no workload. They decide by it.
+
+    Attributes:
+        pool: The pool.
+        seen: From how many pods it was learnt.
+        kinds: As :attr:`Pool.workload`.
+    """
+
+    pool: str
+    seen: Amount
+    kinds: Annotated[tuple[PodKind, ...], msgspec.Meta(min_length=1, max_length=512)]
+
+
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
     """A set of nodes that is allocated from under one policy.
 
@@ -182,7 +196,8 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
         vram_weight: Weight of VRAM in a GPU's score, in percent (upstream chart default 0.7).
         tflops_weight: Weight of compute in a GPU's score, in percent (upstream chart default 0.3).
         oversubscription: See :class:`Oversubscription`.
-        workload: The pods that are expected, for the placement modes that prepare for them; empty for a vague guess.
+        workload: The pods that are expected, for the placement modes that prepare for them; empty for what is
+            learnt from those that come, and a vague guess at first.
         max_workers_per_node: Most pods with GPUs on one node (``maxWorkerPerNode``); 0 for no limit.
         node_policy: HAMi's choice among nodes for pods that state none (``nodeSchedulerPolicy``). With this, ``gpu_policies`` or
             ``scoring_weights`` HAMi's scores take the place of the placement mode.

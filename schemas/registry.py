@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from schemas.alert import AlertNotice, RuleRefusal, RuleSet, RuleState
-from schemas.cluster import GpuInventory, Node, Pool
+from schemas.cluster import ExpectedPods, GpuInventory, Node, Pool
 from schemas.deadletter import DeadLetter
 from schemas.decision import Decision
 from schemas.journal import Turn
@@ -38,6 +38,7 @@ EVENT_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     "gpubus.node.v1": Node,
     "gpubus.gpu.v1": GpuInventory,
     "gpubus.pool.v1": Pool,
+    "gpubus.expected.v1": ExpectedPods,
     "gpubus.pod.v1": Pod,
     "gpubus.quota.v1": Quota,
     "gpubus.resource.v1": CustomResource,

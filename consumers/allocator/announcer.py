@@ -21,6 +21,7 @@ from bus.streams import LEDGER, TOMBSTONE_TTL_S
 from bus.tasks import end
 from consumers.allocator.effects import Announcement, Recovery
 from consumers.allocator.waiting import WaitingPods
+from schemas.cluster import ExpectedPods
 from schemas.event import Event
 from schemas.journal import Turn
 from schemas.ledger import NodeRecord
@@ -117,6 +118,20 @@ class Announcer:
             elif (entry := waiting.get(said.decision.pod_uid)) is not None:
                 self.clear(*entry)
             self._tokens.append(said.token)
+        self._send()
+
+    def tell_expected(self, learnt: Iterable[ExpectedPods]) -> None:
+        """Publish what has been learnt of the pods that come."""
+        for expected in learnt:
+            event = Event(
+                id=f"{self._name}:{expected.pool}:expected:{expected.seen}",
+                source=self._source,
+                type="gpubus.expected.v1",
+                subject=expected.pool,
+                time=datetime.now(UTC),
+                data=expected,
+            )
+            self._messages.append((subjects.state("expected", expected.pool), codec.encode(event), event.id))
         self._send()
 
     def wake(self, pods: Iterable[tuple[Waiting, int]]) -> None:

@@ -11,13 +11,14 @@ from consumers.allocator.engine import Snapshot
 from consumers.allocator.quotas import Quotas
 from consumers.allocator.silence import Silence
 from consumers.allocator.waiting import WaitingPods
-from schemas.cluster import GpuInventory, Node, Pool
+from schemas.cluster import ExpectedPods, GpuInventory, Node, Pool
 from schemas.pod import Waiting
 from schemas.quota import Quota
 from schemas.reasons import QUOTA
 
 STATE_FILTERS = (
     "gpubus.state.pool.*",
+    "gpubus.state.expected.*",
     "gpubus.state.node.*",
     "gpubus.state.gpu.*",
     "gpubus.state.quota.*.*",
@@ -37,6 +38,7 @@ class Cluster:
         self.snapshot = Snapshot()
         self.waiting = WaitingPods()
         self.quotas = Quotas()
+        self.expected: dict[str, ExpectedPods] = {}
         self._newly_bound: list[str] = []
         self.state_seq = 0
         self.ledger_seq = 0
@@ -69,6 +71,8 @@ class Cluster:
                 self._on_inventory(node, record)
             case "pool", [pool]:
                 self._on_pool(pool, record)
+            case "expected", [pool]:
+                self._on_expected(pool, record)
             case "quota", [namespace, quota]:
                 self._on_quota(namespace, quota, record)
             case "allocator", [allocator]:
@@ -121,6 +125,14 @@ class Cluster:
         for node in self.snapshot.nodes(name):
             self._grow_by_state(node, record.seq)
         self._recheck_all()
+
+    def _on_expected(self, name: str, record: Record) -> None:
+        if record.deleted:
+            self.expected.pop(name, None)
+            return
+        expected = codec.decode_as(ExpectedPods, record.payload).data
+        codec.check_name(expected.pool, name)
+        self.expected[name] = expected
 
     def _on_quota(self, namespace: str, name: str, record: Record) -> None:
         quota, error = None, None

@@ -23,6 +23,7 @@ from consumers.allocator.bundle import Bundle
 from consumers.allocator.cluster import Cluster
 from consumers.allocator.decider import Decider
 from consumers.allocator.effects import Announcement, Counters, Effects, Recovery, encode
+from consumers.allocator.learning import Learner
 from consumers.allocator.places import Places
 from consumers.allocator.sealing import Sealer
 from consumers.allocator.shelf import Shelf
@@ -53,6 +54,7 @@ class Core:
         self._shelf = Shelf(name)
         self._sealer = Sealer(self._shelf, self.quotas)
         self._places = Places()
+        self._learner = Learner()
         self._pending: dict[str, Addition] = {}
         self._removing: dict[str, Removal] = {}
 
@@ -107,6 +109,9 @@ class Core:
             self.effects.recoveries.append(Recovery(command, place.seq, token, waiting))
 
     def _place(self, command: Schedule, token: object) -> None:
+        learnt = self._learner.take(command, self.cluster)
+        if learnt is not None and self.decider.first:
+            self.effects.learnt.append(learnt)
         decision, allocation = self.decider.place(command)
         self.counters.decided += 1
         if allocation is None:

@@ -6,9 +6,9 @@ import msgspec
 
 from consumers.allocator.choice import Trial, choose
 from consumers.allocator.cluster import Cluster
-from consumers.allocator.engine import Policy, decide
+from consumers.allocator.engine import Policy, Workload, decide
 from consumers.allocator.journal import Journal
-from schemas.cluster import Pool
+from schemas.cluster import ExpectedPods, Pool
 from schemas.decision import Attempt, Basis, Decision, GpuGrant
 from schemas.ledger import Allocation
 from schemas.pod import GpuRequest, Release, Schedule
@@ -31,7 +31,7 @@ class Decider:
         self._ordinal = 0
         self._attempts: dict[str, tuple[Attempt, ...]] = {}
         self._home = (0, 1)
-        self._policies: dict[str, tuple[Pool | None, Policy]] = {}
+        self._policies: dict[str, tuple[Pool | None, ExpectedPods | None, Policy]] = {}
 
     @property
     def ordinal(self) -> int:
@@ -98,12 +98,19 @@ class Decider:
 
     def policy(self, pool: str) -> Policy:
         """Return the policy that this allocator decides under for a pool."""
-        known = self._cluster.snapshot.pools().get(pool)
+        known, expected = self._cluster.snapshot.pools().get(pool), self._cluster.expected.get(pool)
         cached = self._policies.get(pool)
-        if cached is None or cached[0] is not known:
-            cached = (known, Policy.of(known or Pool(name=pool), part=self._home[0], parts=self._home[1]))
-            self._policies[pool] = cached
-        return cached[1]
+        if cached is None or cached[0] is not known or cached[1] is not expected:
+            stated = known or Pool(name=pool)
+            learnt = None if stated.workload or expected is None else Workload(expected.kinds)
+            policy = Policy.of(stated, part=self._home[0], parts=self._home[1], workload=learnt)
+            cached = self._policies[pool] = (known, expected, policy)
+        return cached[2]
+
+    @property
+    def first(self) -> bool:
+        """Whether this allocator is the one that speaks for all where one is enough."""
+        return self._home[0] == 0
 
     def settle_home(self) -> None:
         """Take the part of the nodes that falls to us among the allocators that are alive."""

@@ -7,6 +7,7 @@ import msgspec
 from bus import codec
 from consumers.allocator.book import Commit
 from consumers.allocator.bundle import Bundle
+from schemas.cluster import ExpectedPods
 from schemas.decision import Decision
 from schemas.pod import Release, Schedule, Waiting
 
@@ -47,6 +48,8 @@ class Effects:
     commits: list[Commit | Bundle] = field(default_factory=list)
     announcements: list[Announcement] = field(default_factory=list)
     recoveries: list[Recovery] = field(default_factory=list)
+    learnt: list[ExpectedPods] = field(default_factory=list)
+    """What to tell STATE of the pods that come."""
     again: list[object] = field(default_factory=list)
     """Tokens to give back: their commands are to be delivered anew."""
     unknown: list[tuple[Release, object]] = field(default_factory=list)

@@ -291,6 +291,7 @@ class Allocator:
         self._committer.begin(effects.commits)
         self._announcer.announce(effects.announcements, self.core.cluster.waiting)
         self._announcer.recover(effects.recoveries)
+        self._announcer.tell_expected(effects.learnt)
         self._announcer.give_back(effects.again)
         if self.core.pending <= MAX_PENDING:
             self._room.set()

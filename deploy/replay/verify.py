@@ -19,7 +19,7 @@ from schemas.event import Event
 from schemas.journal import Adopt, Turn
 from schemas.ledger import NodeRecord
 
-STATE_KINDS = ("pool", "node", "gpu", "quota")
+STATE_KINDS = ("pool", "expected", "node", "gpu", "quota")
 
 
 _announced = msgspec.json.Decoder(Event[msgspec.Raw])
