@@ -37,7 +37,8 @@ async def test_defaults_are_filled_in(cluster: Cluster) -> None:
     pool = (await cluster.apply(made("GPUPool", POOL)))["spec"]["nodeManagerConfig"]
     assert pool["provisioningMode"] == "AutoSelect"
     assert pool["defaultIsolationMode"] == "soft"
-    assert pool["nodePoolRollingUpdatePolicy"] == {"batchInterval": "1s", "batchPercentage": 100, "maxDuration": "10m"}
+    policy = pool["nodePoolRollingUpdatePolicy"]
+    assert (policy["batchPercentage"], policy["batchInterval"], policy["maxDuration"]) == (100, "1s", "10m")
     assert pool["nodeCompaction"] == {"period": "5m"}
     quota = await cluster.apply(made("GPUResourceQuota", {"total": {}}, "default"))
     assert quota["spec"]["total"] == {"alertThresholdPercent": 95, "maxWorkers": 32768}
