@@ -16,12 +16,17 @@ from schemas.quota import Usage
 
 
 class Saw(msgspec.Struct, frozen=True, array_like=True, tag="saw", gc=False):
-    """How far the streams had been read, and the allocator's part of the nodes; holds for the decisions that follow."""
+    """How far the streams had been read, and the allocator's part of the nodes; holds for the decisions that follow.
+
+    Attributes:
+        now_ns: The server's time, by which agents were silent or not; 0 where none had promised to speak.
+    """
 
     state: Amount
     ledger: Amount
     part: Amount
     parts: Amount
+    now_ns: Amount = 0
 
 
 class Count(msgspec.Struct, frozen=True, array_like=True, tag="count", gc=False):

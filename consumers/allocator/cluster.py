@@ -58,8 +58,7 @@ class Cluster:
                 cannot be read counts as absent, a pool keeps its last good settings.
         """
         self.state_seq = max(self.state_seq, record.seq)
-        for silent in self._silence.advance(record.time_ns):
-            self.snapshot.set_silent(silent, silent=True)
+        self.pass_time(record.time_ns)
         try:
             _, kind, *name = subjects.names(record.subject)
         except ValueError as error:
@@ -82,6 +81,16 @@ class Cluster:
             case _:
                 raise UndecodableError(f"subject {record.subject} has no place in STATE")
         return None
+
+    @property
+    def now_ns(self) -> int:
+        """The server's time that decisions are based on; 0 as long as none depends on it."""
+        return self._silence.now_ns
+
+    def pass_time(self, now_ns: int) -> None:
+        """It is that late by the server's clock: agents that have promised to speak until then and have not are silent."""
+        for node in self._silence.advance(now_ns):
+            self.snapshot.set_silent(node, silent=True)
 
     def _on_node(self, name: str, record: Record) -> None:
         if record.deleted:
@@ -110,8 +119,7 @@ class Cluster:
             self.snapshot.remove_inventory(name)
             raise UndecodableError(str(error)) from None
         self._silence.heard(name, record.time_ns, inventory.valid_s)
-        for silent in self._silence.advance(record.time_ns):  # it was stored long ago
-            self.snapshot.set_silent(silent, silent=True)
+        self.pass_time(record.time_ns)  # it may have been stored long ago
         if changed or speaks_again:  # most only say that the agent is alive
             self._grow_by_state(name, record.seq)
 

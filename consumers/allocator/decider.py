@@ -82,7 +82,7 @@ class Decider:
     def _basis(self) -> Basis:
         self._ordinal += 1
         state, ledger = self._cluster.state_seq, self._cluster.ledger_seq
-        self.journal.saw(state, ledger, self._home)
+        self.journal.saw(state, ledger, self._home, self._cluster.now_ns)
         return Basis(state=state, ledger=ledger, ordinal=self._ordinal)
 
     def overtaken(self, decision: Decision) -> None:

@@ -26,9 +26,9 @@ class Journal:
         self._decided = self._before = 0
         self._saw: Saw | None = None
 
-    def saw(self, state: int, ledger: int, home: tuple[int, int]) -> None:
-        """What the next decision is based on: STATE and LEDGER sequences, and the part of the nodes among all parts."""
-        saw = Saw(state, ledger, *home)
+    def saw(self, state: int, ledger: int, home: tuple[int, int], now_ns: int) -> None:
+        """What the next decision is based on: STATE and LEDGER sequences, the part of the nodes among all parts, and the time."""
+        saw = Saw(state, ledger, *home, now_ns)
         if saw != self._saw:
             self._saw = saw
             self._steps.append(saw)

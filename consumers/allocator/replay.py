@@ -89,6 +89,7 @@ class Replay:
 
     def _see(self, saw: Saw) -> None:
         self.read_state(saw.state)
+        self.cluster.pass_time(saw.now_ns)  # of the records that told the time, some are gone
         self.cluster.state_seq, self.cluster.ledger_seq = saw.state, saw.ledger
         self._decider.move((saw.part, saw.parts))
 

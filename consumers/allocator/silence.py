@@ -15,13 +15,20 @@ class Silence:
 
     def __init__(self) -> None:
         self._now_ns = 0
+        self._promised = False
         self._until: dict[str, int] = {}
         self._expiries: list[tuple[int, str]] = []
+
+    @property
+    def now_ns(self) -> int:
+        """The server's time as far as it has been told; 0 as long as nobody has promised anything by it."""
+        return self._now_ns if self._promised else 0
 
     def heard(self, node: str, at_ns: int, valid_s: int) -> None:
         """The server stored a node's inventory, which holds for some seconds; 0 for ever."""
         self.forget(node)
         if valid_s:
+            self._promised = True
             until = self._until[node] = at_ns + valid_s * _NS
             heappush(self._expiries, (until, node))
 
