@@ -70,7 +70,7 @@ def replaced(record: Rollout, answers: Mapping[str, Replaced], now: datetime) ->
 
 
 def _answered(one: BatchMember, answer: Replaced | None, now: datetime) -> BatchMember:
-    if answer is None or one.replaced_at is not None:
+    if answer is None:
         return one
     if answer.outcome == "blocked":
         return msgspec.structs.replace(one, blocked=answer.message or "blocked")

@@ -330,16 +330,45 @@ def test_a_window_that_closes_over_blocked_members_opens_on_the_same_batch() -> 
     assert (world.now, world.touched) == (datetime(2026, 3, 3, 2, tzinfo=UTC), ["n00", "n01"])
 
 
-def test_a_rollback_does_not_wait_for_the_window() -> None:
+def test_a_rollback_waits_for_no_window_and_needs_no_canary() -> None:
     world = World()
     world.now = datetime(2026, 3, 2, 2, tzinfo=UTC)
-    world.want(NEW, windows=("* 2 * * *",))
+    world.want(NEW, windows=("* 2 * * *",), canary=True)
     world.settle()
+    world.run(lambda w: len(w.touched) > 2)
     world.now = datetime(2026, 3, 2, 12, tzinfo=UTC)
     world.order(orders.rollback)
     world.settle()
     world.run()
     assert (world.phase, world.on(OLD)) == ("rolled-back", set(world.members))
+    ordered = [record.step for record in world.history].index("rolled-back")
+    assert "canary" not in {record.phase for record in world.history[ordered:]}
+    with pytest.raises(orders.OrderRefusedError, match="is rolling or rolled back already"):
+        world.order(orders.rollback)
+
+
+def test_a_crash_loop_that_somebody_accepts_is_left_out() -> None:
+    world = changed(canary=True)
+    world.crashing = {"n00"}
+    world.settle()
+    world.run()
+    assert world.phase == "halted"
+    world.order(orders.resume)
+    world.settle()
+    world.run()
+    assert (world.phase, world.record.skipped) == ("synced", ("n00",))
+    assert sorted(world.touched) == sorted(world.members)
+    assert [record.phase for record in world.history].count("canary") == 2  # begun and replaced, once
+
+
+def test_a_node_without_agent_has_nothing_to_replace() -> None:
+    world = World()
+    world.add("bare", OLD, uid="", ready=False)
+    world.want(NEW)
+    world.settle()
+    world.run()
+    assert world.phase == "synced"
+    assert "bare" not in world.touched
 
 
 def test_evicted_pods_are_awaited_under_their_new_names() -> None:
