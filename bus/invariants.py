@@ -8,6 +8,7 @@
 * a pod stands on one node only, and there once;
 * every record decodes, speaks of the node its subject names, and is its predecessor plus the changes it states: a pod that
   is added holds what the decision behind it grants, and nobody else's share moves;
+* no gang stands in part: its first members come in one batch, as many as it takes, and its record names who stands;
 * a quota record says what the pods of its namespace hold, and nothing was added beyond the budget it names.
 
 Pure: feed it what STATE says about nodes, GPUs and pools, then every ledger record; it returns what is wrong.
@@ -21,11 +22,11 @@ import msgspec
 
 from bus import codec, sharing, subjects
 from bus.errors import UndecodableError
-from bus.sums import QuotaSums
+from bus.sums import GangSums, QuotaSums
 from schemas.cluster import GpuInventory, Node, Pool
 from schemas.decision import GpuGrant
 from schemas.hardware import PartitionTemplate
-from schemas.ledger import Allocation, NodeRecord, QuotaRecord
+from schemas.ledger import Allocation, GangRecord, NodeRecord, QuotaRecord
 
 _GIVEN_TWICE: Final = (
     "GpuOverCapacity", "GpuNotExclusive", "GpuOutOfSlots", "PartitionMixed", "PartitionOverlap", "PodOnTwoNodes", "PodTwice",
@@ -109,6 +110,7 @@ class LedgerChecker:
         self._held: dict[str, dict[str, Allocation]] = {}
         self._home: dict[str, str] = {}
         self.sums = QuotaSums()
+        self._gangs = GangSums()
         self.records = 0
         self.ever_placed: set[str] = set()
         self.violations: list[Violation] = []
@@ -137,6 +139,8 @@ class LedgerChecker:
             return
         if kind == "quota" and len(name) == 1:
             self._check_quota(seq, name[0], payload)
+        if kind == "gang" and len(name) == 1:
+            self._check_gang(seq, name[0], payload)
         if kind != "node" or len(name) != 1:
             return
         node = name[0]
@@ -154,7 +158,10 @@ class LedgerChecker:
         self._check_capacity(seq, node, after.values())
         self._check_sharing(seq, node, record, after)
         if self._limits is not None:
-            self.sums.change(seq, record.txn if record is not None else "", self._held.get(node, {}), after)
+            txn, before = record.txn if record is not None else "", self._held.get(node, {})
+            self._check_unclosed(seq, txn)
+            self._gangs.change(txn, before, after)
+            self.sums.change(seq, txn, before, after)
         self._held[node] = after
 
     def _check_quota(self, seq: int, namespace: str, payload: bytes) -> None:
@@ -165,6 +172,7 @@ class LedgerChecker:
         except UndecodableError as error:
             self.violations.append(Violation(seq, "", "Undecodable", error.reason, namespace))
             return
+        self._check_unclosed(seq, record.txn)
         if record.namespace != namespace:
             detail = f"the record speaks of {record.namespace}"
             self.violations.append(Violation(seq, "", "WrongNamespace", detail, namespace))
@@ -172,6 +180,28 @@ class LedgerChecker:
         for rule, detail in self.sums.record(record):
             if self._complete or rule != "QuotaSum":  # what was dropped may have been counted
                 self.violations.append(Violation(seq, "", rule, detail, namespace))
+
+    def _check_unclosed(self, seq: int, txn: str) -> None:
+        if self._complete:
+            for key, detail in self._gangs.unclosed(txn):
+                self.violations.append(Violation(seq, "", "PartialGang", f"gang {key}: {detail}", key.split("/")[0]))
+
+    def _check_gang(self, seq: int, key: str, payload: bytes) -> None:
+        if not payload:
+            return
+        namespace = key.split("/", maxsplit=1)[0]
+        try:
+            record = codec.decode_as(GangRecord, payload).data
+        except UndecodableError as error:
+            self.violations.append(Violation(seq, "", "Undecodable", error.reason, namespace))
+            return
+        self._check_unclosed(seq, record.txn)
+        if record.key != key:
+            detail = f"the record speaks of {record.key}"
+            self.violations.append(Violation(seq, "", "WrongGang", detail, namespace))
+        elif self._complete:
+            for rule, detail in self._gangs.record(record):
+                self.violations.append(Violation(seq, "", rule, f"gang {key}: {detail}", namespace))
 
     def _check_list(self, seq: int, node: str, record: NodeRecord | None) -> dict[str, Allocation]:
         allocations = record.allocations if record is not None else ()

@@ -84,6 +84,11 @@ def ledger_rollout(pool: str, component: str) -> str:
     return subject("ledger", "rollout", pool, component)
 
 
+def ledger_gang(key: str) -> str:
+    """Subject of who stands of a gang."""
+    return subject("ledger", "gang", key)
+
+
 def decision(namespace: str, name: str) -> str:
     """Subject of the decisions about one pod."""
     return subject("decision", namespace, name)

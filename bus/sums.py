@@ -1,4 +1,7 @@
-"""Whether the ledger's quota records say what the node records before them add up to. Part of :mod:`bus.invariants`."""
+"""Whether the ledger's quota and gang records say what the node records before them add up to.
+
+Part of :mod:`bus.invariants`.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -6,7 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from schemas.ledger import Allocation, QuotaRecord
+from schemas.ledger import Allocation, GangRecord, QuotaRecord
 
 Sums = Counter[str]
 
@@ -67,6 +70,47 @@ class QuotaSums:
         for name, limit in msgspec.structs.asdict(record.budget).items():
             if limit is not None and mine.sums[name] > 0 and used[name] > limit:
                 yield "QuotaExceeded", f"{name} {used[name]} of {limit}"
+
+
+class GangSums:
+    """Keeps who stands of each gang, and says when a part of one does.
+
+    The records of one transaction are one atomic batch: nobody can see the ledger between them. So a gang is looked at when
+    its own record closes the batch, and a batch that changes a gang without closing it is wrong.
+    """
+
+    def __init__(self) -> None:
+        self._standing: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._before: dict[str, frozenset[str]] = {}
+        self._open: dict[str, str] = {}
+
+    def change(self, txn: str, before: Mapping[str, Allocation], after: Mapping[str, Allocation]) -> None:
+        """A node's list changed from ``before`` to ``after``."""
+        for uid in before.keys() ^ after.keys():
+            allocation, step = (after[uid], 1) if uid in after else (before[uid], -1)
+            if allocation.gang:
+                standing = self._standing[allocation.gang]
+                self._before.setdefault(allocation.gang, frozenset(+standing))
+                self._open[allocation.gang] = txn
+                standing[uid] += step
+
+    def unclosed(self, txn: str) -> Iterator[tuple[str, str]]:
+        """Yield the gang and the detail of what an earlier transaction left open, now that ``txn`` comes."""
+        for key, other in list(self._open.items()):
+            if other != txn:
+                del self._open[key]
+                self._before.pop(key, None)
+                yield key, f"{other or 'a deletion'} changed who stands without the gang's record"
+
+    def record(self, record: GangRecord) -> Iterator[tuple[str, str]]:
+        """Yield the rule and the detail of everything that is wrong with a gang record."""
+        now = frozenset(+self._standing[record.key])
+        before = self._before.pop(record.key, now)
+        self._open.pop(record.key, None)
+        if now != frozenset(record.members):
+            yield "GangMembers", f"names {len(record.members)} members, {len(now)} stand"
+        if not before & now and now and len(now) < max(record.min_members, 2):
+            yield "PartialGang", f"{len(now)} members stand of the {record.min_members} that it takes"
 
 
 def _amounts(allocation: Allocation) -> Iterator[tuple[str, int]]:

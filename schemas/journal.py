@@ -73,7 +73,18 @@ class Freeze(msgspec.Struct, frozen=True, array_like=True, tag="freeze", gc=Fals
     node: str
 
 
-Step = Saw | Count | Place | Free | Drop | Adopt | Freeze
+class Tell(msgspec.Struct, frozen=True, array_like=True, tag="tell", gc=False):
+    """A pod was told to wait for other pods: a decision that follows from what they did and not from the nodes."""
+
+    namespace: str
+    name: str
+    pod_uid: str
+    pool: str
+    reason: str
+    message: str
+
+
+Step = Saw | Count | Place | Free | Drop | Adopt | Freeze | Tell
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         compute_milli: Compute in thousandths of a whole GPU, summed over the pod's GPUs.
         tflops_limit_milli: Compute it may use, summed likewise; 0 where it states no limit.
         vram_limit_bytes: VRAM it may use, likewise.
+        gang: Key of the gang that it is a member of; empty when it is in none.
         since: LEDGER sequence of the record that added it; 0 in that record itself, which cannot know its own sequence.
     """
 
@@ -39,6 +40,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     compute_milli: Amount = 0
     tflops_limit_milli: Amount = 0
     vram_limit_bytes: Amount = 0
+    gang: str = ""
     since: Amount = 0
 
     def says_as(self, other: "Allocation") -> bool:
@@ -105,3 +107,18 @@ class QuotaRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     used: Usage
     budget: Budget = Budget()
     basis: Amount = 0
+
+
+class GangRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who stands of a gang. Replaced in the same atomic batch as the node records that change it, behind them.
+
+    Attributes:
+        txn: The batch: the node records before it carry the same.
+        min_members: Members without which none may stand; a gang that stood whole may shrink as its pods end.
+        members: UIDs of the members that stand after the batch.
+    """
+
+    key: str
+    txn: str
+    min_members: Amount
+    members: tuple[str, ...]

@@ -59,6 +59,9 @@ CPU: Final = "InsufficientCpu"
 MEMORY: Final = "InsufficientMemory"
 QUOTA_SINGLE: Final = "QuotaForOnePodExceeded"
 QUOTA: Final = "QuotaExceeded"
+GANG_WAITING: Final = "GangWaitingForMembers"
+GANG_UNFULFILLABLE: Final = "GangUnfulfillable"
+GANG_TIMEOUT: Final = "GangSchedulingTimeout"
 
 REASONS: Final[tuple[Reason, ...]] = (
     Reason(INVALID_REQUEST, "The pod's request cannot be understood.", "Correct the field that the message names."),
@@ -193,6 +196,21 @@ REASONS: Final[tuple[Reason, ...]] = (
         QUOTA,
         "The pods of the namespace would hold more than its quota allows.",
         "End other pods of the namespace, lower the request, or raise the quota that the message names.",
+    ),
+    Reason(
+        GANG_WAITING,
+        "Not enough members of the pod's gang are there.",
+        "Create the missing members, or lower tensor-fusion.ai/gang-min-members.",
+    ),
+    Reason(
+        GANG_UNFULFILLABLE,
+        "Not enough members of the pod's gang fit at once, so none is placed.",
+        "Look at the reason of the member that the message names, or lower tensor-fusion.ai/gang-min-members.",
+    ),
+    Reason(
+        GANG_TIMEOUT,
+        "The pod's gang has not become complete in the time it was given. Its members are placed once it is.",
+        "Create the missing members, or delete those that wait.",
     ),
 )
 

@@ -10,7 +10,7 @@ from schemas.deadletter import DeadLetter
 from schemas.decision import Decision
 from schemas.journal import Turn
 from schemas.kube.resources import CustomResource
-from schemas.ledger import NodeRecord, QuotaRecord
+from schemas.ledger import GangRecord, NodeRecord, QuotaRecord
 from schemas.observed import Drift, PodNotice
 from schemas.pod import Pod, Release, Schedule, Waiting
 from schemas.quota import Quota
@@ -50,6 +50,7 @@ EVENT_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     "gpubus.ledger.node.v1": NodeRecord,
     "gpubus.ledger.quota.v1": QuotaRecord,
     "gpubus.ledger.workload.v1": WorkloadSlots,
+    "gpubus.ledger.gang.v1": GangRecord,
     "gpubus.decision.v1": Decision,
     "gpubus.journal.v1": Turn,
     "gpubus.schedule.v1": Schedule,

@@ -115,7 +115,7 @@ class Announcer:
             self._messages.append((subject, codec.encode(event), said.id))
             if said.refused is not None:
                 self._messages.append(self._waiting_record(said, said.refused, waiting.get(said.refused.uid), now))
-            elif (entry := waiting.get(said.decision.pod_uid)) is not None:
+            elif not said.waits and (entry := waiting.get(said.decision.pod_uid)) is not None:
                 self.clear(*entry)
             self._tokens.append(said.token)
         self._send()

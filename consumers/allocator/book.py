@@ -7,6 +7,7 @@ however many pods it takes.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,16 +16,24 @@ from schemas.decision import Decision
 from schemas.ledger import Allocation, Change, NodeRecord
 from schemas.pod import Release, Schedule
 
+if TYPE_CHECKING:
+    from consumers.allocator.effects import Announcement
+
 
 @dataclass(slots=True, eq=False)
 class Addition:
-    """A pod decided to go on the node. ``token`` is whatever the shell must acknowledge when it is done."""
+    """A pod decided to go on the node. ``token`` is whatever the shell must acknowledge when it is done.
+
+    Attributes:
+        formation: The members that it is placed together with or not at all.
+    """
 
     command: Schedule
     token: object
     allocation: Allocation
     decision: Decision
     encoded: msgspec.Raw
+    formation: "Formation | None" = None
 
     @property
     def uid(self) -> str:
@@ -36,6 +45,27 @@ class Addition:
         """The pod's namespace."""
         return self.command.namespace
 
+    @property
+    def gang(self) -> str:
+        """The pod's gang."""
+        return self.allocation.gang
+
+
+@dataclass(slots=True, eq=False)
+class Formation:
+    """Members of a gang on their way together."""
+
+    additions: list[Addition] = field(default_factory=list)
+    _said: "list[Announcement | None]" = field(default_factory=list)
+
+    def settled(self, said: "Announcement | None") -> "list[Announcement]":
+        """One member is seen in the ledger. Return what is to be said of all once all are: one command stands for them."""
+        self._said.append(said)
+        if len(self._said) < len(self.additions):
+            return []
+        everything, self._said = self._said, []
+        return [said for said in everything if said is not None]
+
 
 @dataclass(slots=True, eq=False)
 class Removal:
@@ -46,6 +76,7 @@ class Removal:
     decision: Decision
     encoded: msgspec.Raw
     silent: bool = False
+    gang: str = ""
 
     @property
     def uid(self) -> str:

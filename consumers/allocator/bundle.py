@@ -1,15 +1,15 @@
 """Commits that land together or not at all, sealed by the ledger keys that keep their sums.
 
-A pod of a namespace with a quota changes two keys, its node's and its namespace's. They are written as one atomic batch
-with an expectation on each. Because a batch costs a single server an fsync, many decisions travel in one. The keys that
-keep sums come last: whoever reads one has read everything that it counts.
+A pod of a namespace with a quota changes two keys, its node's and its namespace's; a gang changes its own and those of many
+nodes. They are written as one atomic batch with an expectation on each. Because a batch costs a single server an fsync,
+many decisions travel in one. The keys that keep sums come last: whoever reads one has read everything that it counts.
 """
 
 from dataclasses import dataclass, field
 from typing import Final
 
 from consumers.allocator.book import Commit
-from schemas.ledger import QuotaRecord
+from schemas.ledger import GangRecord, QuotaRecord
 
 MOST_ITEMS: Final = 256
 """Changes in one bundle at most. The server takes a thousand messages in a batch, and each change may bring two."""
@@ -22,7 +22,7 @@ class Seal:
     subject: str
     name: str
     expected: int
-    record: QuotaRecord
+    record: QuotaRecord | GangRecord
 
 
 @dataclass(slots=True, eq=False)

@@ -1,12 +1,13 @@
 """A place for a pod that both the nodes and the quota of its namespace have room for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
 import msgspec
 
 from consumers.allocator.engine import Policy, Snapshot, decide, fits_on
+from consumers.allocator.gangs import Gangs
 from consumers.allocator.grants import allocation
 from consumers.allocator.quotas import Quotas
 from schemas.decision import Decision
@@ -71,9 +72,10 @@ def _smaller(snapshot: Snapshot, quotas: Quotas, namespace: str, request: GpuReq
 class Trial:
     """Places pods for the sake of asking; on leaving the context everything is as it was."""
 
-    def __init__(self, snapshot: Snapshot, quotas: Quotas, policy_of: Callable[[str], Policy]) -> None:
+    def __init__(self, snapshot: Snapshot, quotas: Quotas, gangs: Gangs, policy_of: Callable[[str], Policy]) -> None:
         self._snapshot = snapshot
         self._quotas = quotas
+        self._gangs = gangs
         self._policy_of = policy_of
         self._taken: list[tuple[str, Allocation]] = []
 
@@ -83,10 +85,13 @@ class Trial:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for node, held in reversed(self._taken):
+        self._take_back(len(self._taken))
+
+    def _take_back(self, places: int) -> None:
+        for _ in range(places):
+            node, held = self._taken.pop()
             self._snapshot.remove(node, held.pod_uid)
             self._quotas.withdraw(node, held, quietly=True)
-        self._taken.clear()
 
     def account(self, pod: Waiting) -> str:
         """Return the namespace if its quota counts the pod, and nothing otherwise."""
@@ -105,3 +110,15 @@ class Trial:
         self._quotas.promise(decision.node, held)
         self._taken.append((decision.node, held))
         return True
+
+    def must_form(self, pod: Waiting) -> bool:
+        """Whether the pod may only be placed together with others."""
+        return pod.request.gang is not None and not self._gangs.standing(pod.request.gang.key)
+
+    def form(self, members: Iterable[Waiting], least: int) -> list[str]:
+        """Take places for as many members as fit, and return their UIDs, or for none if fewer than ``least`` fit."""
+        placed = [member.uid for member in members if self.place(member)]
+        if len(placed) >= least:
+            return placed
+        self._take_back(len(placed))
+        return []

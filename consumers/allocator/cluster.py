@@ -8,13 +8,14 @@ from bus.errors import UndecodableError
 from bus.follower import Record
 from consumers.allocator.choice import Trial
 from consumers.allocator.engine import Snapshot
+from consumers.allocator.gangs import Gangs
 from consumers.allocator.quotas import Quotas
 from consumers.allocator.silence import Silence
 from consumers.allocator.waiting import WaitingPods
 from schemas.cluster import ExpectedPods, GpuInventory, Node, Pool
 from schemas.pod import Waiting
 from schemas.quota import Quota
-from schemas.reasons import QUOTA
+from schemas.reasons import GANG_WAITING, QUOTA
 
 STATE_FILTERS = (
     "gpubus.state.pool.*",
@@ -39,7 +40,9 @@ class Cluster:
         self.waiting = WaitingPods()
         self.quotas = Quotas()
         self.expected: dict[str, ExpectedPods] = {}
+        self.gangs = Gangs()
         self._newly_bound: list[str] = []
+        self._complete: dict[str, None] = {}
         self.state_seq = 0
         self.ledger_seq = 0
         self._heard: dict[str, int] = {}
@@ -187,6 +190,8 @@ class Cluster:
             self._recheck[pod.uid] = None
         elif pod.reason == QUOTA and pod.ledger_seq <= self._freed_at.get(pod.namespace, -1):
             self._recheck[pod.uid] = None
+        if pod.reason == GANG_WAITING and (gang := pod.request.gang) is not None:
+            (self.gangs.formed if self.gangs.standing(gang.key) else self._complete)[gang.key] = None
         return pod
 
     def _grow_by_state(self, node: str, seq: int) -> None:
@@ -201,7 +206,7 @@ class Cluster:
     @property
     def has_grown(self) -> bool:
         """Whether something has changed that may help a waiting pod."""
-        return bool(self._grown or self._recheck or self.quotas.freed)
+        return bool(self._grown or self._recheck or self.quotas.freed or self.gangs.formed or self._complete)
 
     def sweep(self) -> None:
         """Look at every waiting pod again, whatever happened: catches what events missed."""
@@ -214,10 +219,15 @@ class Cluster:
     def wake(self, trial: Trial, busy: Callable[[str], bool]) -> list[tuple[Waiting, int]]:
         """Return waiting pods that what has grown could help, each with its record's sequence.
 
-        Looks at one node that has grown, at the pods of one namespace whose quota has room again, or at a few pods to be
-        looked at again, so that a call takes about a millisecond; call it as long as :attr:`has_grown`.
+        Looks at one gang that has become complete or stands now, at one node that has grown, at the pods of one namespace
+        whose quota has room again, or at a few pods to be looked at again, so that a call takes about a millisecond; call it
+        as long as :attr:`has_grown`.
         """
         grown, recheck = [], []
+        if self._complete:
+            key = next(iter(self._complete))
+            del self._complete[key]
+            return [] if self.gangs.standing(key) else self.waiting.lead(key, busy)
         if self._grown:
             grown = [next(iter(self._grown))]
             del self._grown[grown[0]]
@@ -226,6 +236,10 @@ class Cluster:
             del self.quotas.freed[namespace]
             self._freed_at[namespace] = self.ledger_seq
             recheck = self.waiting.for_quota(namespace)
+        elif self.gangs.formed:
+            key = next(iter(self.gangs.formed))
+            del self.gangs.formed[key]
+            recheck = [pod.uid for pod, _ in self.waiting.of_gang(key)]
         else:
             recheck = list(islice(self._recheck, RECHECK_AT_ONCE))
             for uid in recheck:

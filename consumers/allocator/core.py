@@ -18,18 +18,21 @@ from bus import codec
 from bus.chain import link
 from bus.errors import UndecodableError
 from bus.follower import Record
-from consumers.allocator.book import Addition, Book, Commit, Item, Removal
+from consumers.allocator.book import Addition, Book, Commit, Formation, Item, Removal
 from consumers.allocator.bundle import Bundle
 from consumers.allocator.cluster import Cluster
 from consumers.allocator.decider import Decider
 from consumers.allocator.effects import Announcement, Counters, Effects, Recovery, encode
+from consumers.allocator.former import Former, gang_of
+from consumers.allocator.gangs import being_placed
 from consumers.allocator.learning import Learner
 from consumers.allocator.places import Places
 from consumers.allocator.sealing import Sealer
 from consumers.allocator.shelf import Shelf
 from schemas.decision import Decision
-from schemas.ledger import NodeRecord, QuotaRecord
+from schemas.ledger import NodeRecord
 from schemas.pod import Release, Schedule, Waiting
+from schemas.requirements import Gang
 
 DUPLICATE = "DuplicatePlacement"
 
@@ -52,7 +55,8 @@ class Core:
         self.decider = Decider(name, self.cluster, clock_us)
         self.journal = self.decider.journal
         self._shelf = Shelf(name)
-        self._sealer = Sealer(self._shelf, self.quotas)
+        self._sealer = Sealer(self._shelf, self.quotas, self.cluster.gangs)
+        self._former = Former(self.cluster, self.decider)
         self._places = Places()
         self._learner = Learner()
         self._pending: dict[str, Addition] = {}
@@ -66,10 +70,12 @@ class Core:
         if waiting_for is not None:  # redelivered while we are at it: only the newest delivery can be acknowledged
             waiting_for.token = token
             return
-        if self._places.first(command.uid) is not None:
-            self._recover(command, token)
-        else:
+        if self._places.first(command.uid) is None:
             self._place(command, token)
+            return
+        self._recover(command, token)
+        if command.request.gang is not None:  # whoever formed the gang may have died before it said so
+            self._recover_gang(command)
 
     def release(self, command: Release, token: object) -> None:
         """Give back what a pod holds."""
@@ -79,11 +85,14 @@ class Core:
             return
         pending = self._pending.get(command.uid)
         place = self._places.first(command.uid)
-        if pending is not None:
+        if pending is not None and pending.formation is not None and (left := self._take_back(pending)):
+            self._leave(command, token, left)
+        elif pending is not None:
             self._remove(pending.decision.node, command, token)
         elif place is not None:
             self._remove(place.node, command, token)
         elif (waiting := self.cluster.waiting.get(command.uid)) is not None:
+            self.cluster.waiting.end(command.uid)
             self._announce(
                 f"{command.uid}:{waiting[1]}:unplaced", self.decider.release(command, " while waiting"), token
             )
@@ -91,6 +100,16 @@ class Core:
             self.release_nothing(command, token)
         else:
             self.effects.unknown.append((command, token))
+
+    def _leave(self, command: Release, token: object, members: list[Addition]) -> None:
+        """A member ends before its gang has left: the others try without it."""
+        self.cluster.waiting.end(command.uid)
+        mine = next((member.token for member in members if member.uid == command.uid), None)
+        for place, settled in enumerate((token, mine)):
+            if place == 0 or settled is not None:
+                decision = self.decider.release(command, " while its gang was being placed")
+                self._announce(f"{command.uid}:{self.name}:{decision.basis.ordinal}", decision, settled)
+        self._reschedule([member for member in members if member.uid != command.uid])
 
     def release_nothing(self, command: Release, token: object) -> None:
         """The pod holds nothing, or nothing any more: say so, because whoever asked may never have heard it."""
@@ -108,22 +127,62 @@ class Core:
             waiting = self.cluster.waiting.get(command.uid)
             self.effects.recoveries.append(Recovery(command, place.seq, token, waiting))
 
+    def _recover_gang(self, command: Schedule) -> None:
+        """One command stands for all members, some of which may have ended since and have nobody else to tell of them."""
+        gang = command.request.gang
+        for uid in self.cluster.gangs.standing(gang.key) if gang is not None else ():
+            place = self._places.first(uid)
+            held = self._shelf.book(place.node).held.get(uid) if place is not None else None
+            if held is not None and uid != command.uid:
+                member = Schedule(namespace=held.namespace, name=held.name, uid=uid, request=command.request)
+                self._recover(member, None)
+
     def _place(self, command: Schedule, token: object) -> None:
         learnt = self._learner.take(command, self.cluster)
         if learnt is not None and self.decider.first:
             self.effects.learnt.append(learnt)
+        gang = gang_of(self.cluster.gangs, command, self._removing.keys())
+        if gang is not None:
+            self._form(gang, command, token)
+            return
         decision, allocation = self.decider.place(command)
         self.counters.decided += 1
         if allocation is None:
-            self.counters.refused += 1
-            self.decider.settled(command.uid)
-            self._announce(f"{command.uid}:{self.name}:{decision.basis.ordinal}", decision, token, refused=command)
+            self._refuse(command, decision, token)
             return
-        addition = Addition(command, token, allocation, decision, encode(decision))
-        self._pending[command.uid] = addition
         self.snapshot.add(decision.node, allocation)
         self.quotas.promise(decision.node, allocation)
-        self._shelf.queue(decision.node, addition)
+        self._put(Addition(command, token, allocation, decision, encode(decision)))
+
+    def _form(self, gang: Gang, command: Schedule, token: object) -> None:
+        """Place a gang that does not stand, ``command`` and all members that wait, or none of them."""
+        if any(item.gang == gang.key for item in self._pending.values()):
+            self._refuse(command, self.decider.tell(being_placed(gang, command.request), command), token)
+            return
+        found = self._former.form(gang, command)
+        self.counters.decided += len(found.placed) + len(found.refused)
+        for member, decision in found.refused:
+            if member is command:
+                self._refuse(member, decision, token)
+            else:  # it goes on waiting, under the record that it has
+                event_id = f"{member.uid}:{self.name}:{decision.basis.ordinal}"
+                self.effects.announcements.append(Announcement(event_id, decision, encode(decision), None, waits=True))
+        formation = Formation()
+        for member, decision, allocation in found.placed:
+            mine = token if member is command else None
+            formation.additions.append(Addition(member, mine, allocation, decision, encode(decision), formation))
+        for addition in formation.additions:
+            self._put(addition)
+
+    def _put(self, addition: Addition) -> None:
+        """Have a pod committed that is booked in the snapshot."""
+        self._pending[addition.uid] = addition
+        self._shelf.queue(addition.decision.node, addition)
+
+    def _refuse(self, command: Schedule, decision: Decision, token: object) -> None:
+        self.counters.refused += 1
+        self.decider.settled(command.uid)
+        self._announce(f"{command.uid}:{self.name}:{decision.basis.ordinal}", decision, token, refused=command)
 
     def _remove(self, node: str, command: Release, token: object, *, silent: bool = False) -> None:
         held = {a.pod_uid: a for a in self._shelf.book(node).expected_allocations()}.get(command.uid)
@@ -132,7 +191,7 @@ class Core:
                 self.release_nothing(command, token)
             return
         decision = self.decider.release(command, ": gave back what it held", node, held.gpus)
-        removal = Removal(command, token, decision, encode(decision), silent)
+        removal = Removal(command, token, decision, encode(decision), silent, held.gang)
         if not silent:
             self._removing[command.uid] = removal
         self.snapshot.remove(node, command.uid)
@@ -140,37 +199,42 @@ class Core:
 
     def flush(self) -> None:
         """Turn queued changes into commits, at most one per node in flight, and those that need other keys into a bundle."""
-        if not self.quotas:
+        if not self.quotas and not self._shelf.knows_gangs:
             self.effects.commits += self._shelf.begin()
             return
         for namespace in self.quotas.overdrawn():
-            self._retract(namespace)
+            promised = [item for item in self._pending.values() if item.namespace == namespace]
+            while promised and self.quotas.is_overdrawn(namespace):
+                self._reschedule(self._take_back(promised.pop()))
         self.effects.commits += self._shelf.begin(self._sealer.joins)
         bundle = self._shelf.bundle_up()
-        if bundle is not None:
-            self._sealer.seal(bundle, self.cluster.ledger_seq)
+        if bundle is None:
+            return
+        if self._sealer.seal(bundle, self.cluster.ledger_seq):
             self.effects.commits.append(bundle)
+        else:
+            self._retry(self._lose(bundle))
 
-    def _retract(self, namespace: str) -> None:
-        """Take back what we have promised beyond a quota and not sent yet, the newest first, and decide it anew."""
-        promised = [item for item in self._pending.values() if item.namespace == namespace]
-        again = []
-        while promised and self.quotas.is_overdrawn(namespace):
-            if self._take_back(item := promised.pop()):
-                again.append(item)
-        for item in reversed(again):
-            self.schedule(item.command, item.token)
+    def _take_back(self, ours: Addition) -> list[Addition]:
+        """Undo a placement that has not left yet, with all that was to leave with it, and return what that was."""
+        if ours not in self._shelf.book(ours.decision.node).queued:
+            return []
+        members = ours.formation.additions if ours.formation is not None else [ours]
+        for member in members:
+            book = self._shelf.book(member.decision.node)
+            book.queued.remove(member)
+            self.snapshot.remove(book.node, member.uid)
+            self.journal.drop(member.uid, book.node)
+            self._forget(member)
+        return members
 
-    def _take_back(self, ours: Addition) -> bool:
-        """Undo a placement that has not left yet, and say whether it was so."""
-        book = self._shelf.book(ours.decision.node)
-        if ours not in book.queued:
-            return False
-        book.queued.remove(ours)
-        self.snapshot.remove(book.node, ours.uid)
-        self.journal.drop(ours.uid, book.node)
-        self._forget(ours)
-        return True
+    def _reschedule(self, additions: list[Addition]) -> None:
+        """Decide anew what was taken back or lost: one pod, or a formation, for which the command of one member stands."""
+        if not additions:
+            return
+        lead = next((addition for addition in additions if addition.token is not None), additions[0])
+        self.effects.again += [a.token for a in additions if a is not lead and a.token is not None]
+        self.schedule(lead.command, lead.token)
 
     def tokens(self) -> list[object]:
         """Return the tokens of everything on its way."""
@@ -197,7 +261,7 @@ class Core:
         if flight is self._shelf.bundle:
             for at, seal in enumerate(flight.seals, seq + len(flight.commits)):
                 self._shelf.put_key(seal.subject, at)
-                self.quotas.on_record(seal.name, seal.record)
+                self._sealer.heard(seal.name, seal.record)
             self._shelf.bundle_won()
 
     def is_flying(self, flight: Commit | Bundle) -> bool:
@@ -218,7 +282,8 @@ class Core:
         """Somebody else's record came before ours: return all that must be decided anew, on other nodes too."""
         bundle = self._shelf.bundle if book.flying is not None and self._shelf.is_joint(book.flying) else None
         items = book.overtaken()
-        return items + (self._lose(bundle) if bundle is not None else [])
+        items += self._lose(bundle) if bundle is not None else []
+        return items + self._others(items)
 
     def _lose(self, bundle: Bundle) -> list[Item]:
         """The bundle will never land: return what it was to change."""
@@ -229,7 +294,23 @@ class Core:
             if book.flying is commit:
                 items += book.overtaken()
                 self._show_held(book)
-        return items
+        return items + self._others(items)
+
+    def _others(self, items: list[Item]) -> list[Item]:
+        """Pull the rest of the formations of which some members are lost, and return it."""
+        formations = {
+            id(i.formation): i.formation for i in items if isinstance(i, Addition) and i.formation is not None
+        }
+        others: list[Item] = []
+        for formation in formations.values():
+            for member in formation.additions:
+                book = self._shelf.book(member.decision.node)
+                if member in book.queued:
+                    book.queued.remove(member)
+                    self.snapshot.remove(book.node, member.uid)
+                    self.journal.drop(member.uid, book.node)
+                    others.append(member)
+        return others
 
     def _show_held(self, book: Book) -> None:
         """Have decisions see the node as the ledger has it, without anything of ours that is on its way."""
@@ -239,8 +320,9 @@ class Core:
     def _landed(self, book: Book, seq: int) -> Commit:
         before = book.held
         commit = self._shelf.landed(book, seq)
-        if self.quotas:
-            self.quotas.settle(book.node, before, book.held)
+        if self.quotas or self._shelf.knows_gangs:
+            gone, come = before.keys() - book.held.keys(), book.held.keys() - before.keys()
+            self._sealer.settle(book.node, [before[uid] for uid in gone], [book.held[uid] for uid in come])
         return commit
 
     # What the bus says
@@ -276,8 +358,8 @@ class Core:
             self._adopt(book, record.seq, data)
         book.newest = newest
 
-    def on_quota(self, namespace: str, record: Record) -> None:
-        """The ledger says what the pods of a namespace hold together, in stream order.
+    def on_key(self, kind: str, name: str, record: Record) -> None:
+        """A ledger record of a key that is no node, in stream order: a quota's or a gang's.
 
         Raises:
             UndecodableError: The record cannot be read. The next batch replaces it with what the nodes' records add up to.
@@ -288,21 +370,19 @@ class Core:
         self._shelf.put_key(record.subject, record.seq)
         bundle = self._shelf.bundle
         sealed = [seal.subject for seal in bundle.seals] if bundle is not None else []
-        data, error = None, None
-        if not record.deleted:
-            try:
-                data = codec.decode_as(QuotaRecord, record.payload).data
-                codec.check_name(data.namespace, namespace)
-            except UndecodableError as found:
-                data, error = None, found
-        self.quotas.on_record(namespace, data)
-        if bundle is not None and data is not None and data.txn == bundle.txn:
-            if record.subject == sealed[-1]:  # its nodes' records came before
-                self._shelf.bundle_won()
-        elif bundle is not None and record.subject in sealed:
-            self._retry(self._lose(bundle))
-        if error is not None:
-            raise error
+        txn = ""
+        try:
+            txn = self._sealer.read(kind, name, record)
+        finally:
+            if bundle is not None and txn == bundle.txn:
+                if record.subject == sealed[-1]:  # its nodes' records came before
+                    self._shelf.bundle_won()
+            else:
+                if bundle is not None and record.subject in sealed:
+                    self._retry(self._lose(bundle))
+                if kind == "gang":
+                    for item in [item for item in self._pending.values() if item.gang == name]:
+                        self._reschedule(self._take_back(item))
 
     def _land_seen(self, book: Book, seq: int) -> None:
         """The ledger shows our record before its acknowledgement came."""
@@ -319,47 +399,57 @@ class Core:
             for a in (data.allocations if data is not None else ())
         }
         items = self._overtaken(book)
-        if self.quotas:
-            self.quotas.settle(book.node, before, book.held)
+        gone, come = before.keys() - book.held.keys(), book.held.keys() - before.keys()
+        self._sealer.settle(book.node, [before[uid] for uid in gone], [book.held[uid] for uid in come])
         self.quotas.node_readable(book.node, readable=True)
-        for uid in before.keys() - book.held.keys():
+        for uid in gone:
             self._places.remove(uid, book.node, seq)
             self.cluster.grow_by_ledger(book.node, seq)
         for change in data.changes if data is not None else ():  # tells a new allocator who left just before it came
             if change.op == "remove" and change.pod_uid not in book.held:
                 self._places.remove(change.pod_uid, book.node, seq)
-        for uid in book.held.keys() - before.keys():
+        for uid in come:
             self._places.add(uid, book.node, book.held[uid].since)
             self._withdraw(uid)
         self._show_held(book)
         self._retry(items)
         if data is not None and self._shelf.wrote(data.txn):
             # A commit of ours that we had given up landed after all.
-            for uid in book.held.keys() - before.keys():
+            for uid in come:
                 self._undo_duplicate(uid, book.node)
 
     def _withdraw(self, uid: str) -> None:
         """Another allocator has placed the pod: if ours has not left yet, let it not leave."""
         ours = self._pending.get(uid)
-        if ours is not None and self._take_back(ours):
-            self.schedule(ours.command, ours.token)
+        if ours is not None:
+            self._reschedule(self._take_back(ours))
 
     def _retry(self, items: list[Item]) -> None:
+        self.counters.overtaken += len(items)
+        additions = [item for item in items if isinstance(item, Addition)]
+        for addition in additions:
+            self._forget(addition)
+            self.decider.overtaken(addition.decision)
         for item in items:
-            self.counters.overtaken += 1
-            if isinstance(item, Removal):
-                book = self._shelf.book(item.decision.node)
-                if item.uid in book.held:
-                    self.snapshot.remove(book.node, item.uid)
-                    self.journal.drop(item.uid, book.node)
-                    self._shelf.queue(book.node, item)
-                else:
-                    self._forget(item)
-                    self.effects.again.append(item.token)  # it is gone from here, or was never here and goes elsewhere
+            if not isinstance(item, Removal):
                 continue
-            self._forget(item)
-            self.decider.overtaken(item.decision)
-            self.schedule(item.command, item.token)
+            book = self._shelf.book(item.decision.node)
+            if item.uid in book.held:
+                self.snapshot.remove(book.node, item.uid)
+                self.journal.drop(item.uid, book.node)
+                self._shelf.queue(book.node, item)
+            else:
+                self._forget(item)
+                self.effects.again.append(item.token)  # it is gone from here, or was never here and goes elsewhere
+        self._again(additions)
+
+    def _again(self, additions: list[Addition]) -> None:
+        """Decide anew what was lost, each formation by its first member."""
+        formations: dict[int, list[Addition]] = {}
+        for addition in additions:
+            formations.setdefault(id(addition.formation or addition), []).append(addition)
+        for members in formations.values():
+            self._reschedule(members)
 
     def _freeze(self, book: Book, seq: int) -> None:
         book.seq, book.frozen = seq, True
@@ -369,10 +459,9 @@ class Core:
         self.journal.freeze(book.node)
         for item in items:
             self._forget(item)
-            if isinstance(item, Addition):
-                self.schedule(item.command, item.token)
-            else:
+            if isinstance(item, Removal):
                 self.effects.again.append(item.token)
+        self._again([item for item in items if isinstance(item, Addition)])
 
     def _settle(self, commit: Commit, seq: int) -> None:
         """Our record has been seen in the ledger: announce what it changed."""
@@ -383,9 +472,12 @@ class Core:
                 self._places.add(item.uid, commit.node, seq)
                 if self._undo_duplicate(item.uid, commit.node):
                     self._recover(item.command, item.token)  # whoever placed it first may have died over it
+                    if item.formation is not None:
+                        self.effects.announcements += item.formation.settled(None)
                     continue
                 self.counters.placed += 1
-                self._announce(f"{item.uid}:{seq}", item.decision, item.token, item.encoded)
+                said = Announcement(f"{item.uid}:{seq}", item.decision, item.encoded, item.token)
+                self.effects.announcements += [said] if item.formation is None else item.formation.settled(said)
             else:
                 self._places.remove(item.uid, commit.node, seq)
                 self.cluster.grow_by_ledger(commit.node, seq)
@@ -475,7 +567,9 @@ class Core:
                 promised = ((item.decision.node, item.allocation) for item in self._pending.values())
                 self.quotas.fill(namespace, held, promised)
         self.decider.settle_home()
-        if waiting is not None:
+        if waiting is not None and self.cluster.waiting.ended(waiting.uid):
+            self.effects.ended.append((waiting, record.seq))
+        elif waiting is not None:
             self._settle_waiting(waiting)
 
     def _settle_waiting(self, pod: Waiting) -> None:

@@ -45,7 +45,16 @@ class Decider:
         basis = self._basis()
         self.journal.placing(command, self._cluster.quotas.counted(command.namespace))
         found, held = choose(self._cluster.snapshot, self._cluster.quotas, command, policy)
-        decision = msgspec.structs.replace(
+        return self._sign(found, command, basis, self._clock_us() - started), held
+
+    def tell(self, found: Decision, command: Schedule) -> Decision:
+        """Return a verdict that no engine came to as a decision about this pod: that its gang is not there, for example."""
+        basis = self._basis()
+        self.journal.telling(command, found)
+        return self._sign(found, command, basis)
+
+    def _sign(self, found: Decision, command: Schedule, basis: Basis, duration_us: int = 0) -> Decision:
+        return msgspec.structs.replace(
             found,
             namespace=command.namespace,
             name=command.name,
@@ -53,13 +62,12 @@ class Decider:
             allocator=self.name,
             basis=basis,
             attempts=self._attempts.get(command.uid, ()),
-            duration_us=self._clock_us() - started,
+            duration_us=duration_us,
         )
-        return decision, held
 
     def trial(self) -> Trial:
         """Return a way to ask what would fit, under the policies that this allocator decides by."""
-        return Trial(self._cluster.snapshot, self._cluster.quotas, self.policy)
+        return Trial(self._cluster.snapshot, self._cluster.quotas, self._cluster.gangs, self.policy)
 
     def release(self, command: Release, message: str, node: str = "", gpus: tuple[GpuGrant, ...] = ()) -> Decision:
         """State that a pod gives back what it holds, if it holds something."""

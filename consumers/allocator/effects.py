@@ -19,6 +19,7 @@ class Announcement:
     Attributes:
         encoded: The decision as it stands in the ledger record, if it stands in one: both say the same bytes.
         refused: The command of a pod that fits nowhere and has to be remembered as waiting.
+        waits: The pod waits as before: whoever has its command will say so.
     """
 
     id: str
@@ -26,6 +27,7 @@ class Announcement:
     encoded: msgspec.Raw
     token: object
     refused: Schedule | None = None
+    waits: bool = False
 
 
 @dataclass(slots=True)
@@ -52,6 +54,8 @@ class Effects:
     """What to tell STATE of the pods that come."""
     again: list[object] = field(default_factory=list)
     """Tokens to give back: their commands are to be delivered anew."""
+    ended: list[tuple[Waiting, int]] = field(default_factory=list)
+    """Waiting records, with their sequences, of pods that have ended: they are to be cleared."""
     unknown: list[tuple[Release, object]] = field(default_factory=list)
     """Releases of pods that nothing is known of, as yet."""
 

@@ -30,6 +30,7 @@ def allocation(pod: Schedule | Waiting, decision: Decision, snapshot: Snapshot) 
         compute_milli=_compute(request, decision, snapshot),
         tflops_limit_milli=tflops_limit,
         vram_limit_bytes=request.vram_limit_bytes * count,
+        gang=request.gang.key if request.gang is not None else "",
     )
 
 

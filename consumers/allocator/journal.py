@@ -3,7 +3,8 @@
 from typing import Final
 
 from consumers.allocator.engine import ENGINE_VERSION
-from schemas.journal import Adopt, Count, Drop, Free, Freeze, Place, Saw, Step, Turn
+from schemas.decision import Decision
+from schemas.journal import Adopt, Count, Drop, Free, Freeze, Place, Saw, Step, Tell, Turn
 from schemas.pod import Release, Schedule
 from schemas.quota import Usage
 
@@ -39,6 +40,13 @@ class Journal:
             self._steps.append(Count(command.namespace, *counted))
         self._decided += 1
         self._add(Place(command.namespace, command.name, command.uid, command.request))
+
+    def telling(self, command: Schedule, verdict: Decision) -> None:
+        """It is decided that a pod waits, for a reason that lies in other pods."""
+        self._decided += 1
+        self._add(
+            Tell(command.namespace, command.name, command.uid, command.request.pool, verdict.reason, verdict.message)
+        )
 
     def freeing(self, command: Release, node: str) -> None:
         """It is decided that a pod holds nothing on ``node`` any more; empty when it held nothing."""

@@ -5,7 +5,7 @@ pods whose record has not landed. A decision counts both. What is on its way out
 a batch never relies on a release that is not in it or before it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -125,13 +125,6 @@ class Quotas:
         for node, allocation in promised:
             if allocation.namespace == namespace:
                 self.promise(node, allocation)
-
-    def settle(self, node: str, before: Mapping[str, Allocation], after: Mapping[str, Allocation]) -> None:
-        """The ledger has a new record of a node: what its pods held before, and what they hold now."""
-        for uid in before.keys() - after.keys():
-            self.drop(node, before[uid])
-        for uid in after.keys() - before.keys():
-            self.hold(node, after[uid])
 
     def hold(self, node: str, allocation: Allocation) -> None:
         """The ledger gives the pod this."""

@@ -12,10 +12,11 @@ from bus.errors import UndecodableError
 from bus.follower import Record
 from consumers.allocator.cluster import Cluster
 from consumers.allocator.decider import Decider
+from consumers.allocator.gangs import verdict
 from schemas.decision import Decision
-from schemas.journal import Adopt, Count, Drop, Free, Freeze, Place, Saw, Step, Turn
+from schemas.journal import Adopt, Count, Drop, Free, Freeze, Place, Saw, Step, Tell, Turn
 from schemas.ledger import Allocation
-from schemas.pod import Release, Schedule
+from schemas.pod import GpuRequest, Release, Schedule
 
 
 class JournalGapError(Exception):
@@ -70,6 +71,8 @@ class Replay:
                 self.cluster.quotas.assume(namespace, held, promised)
             case Place():
                 return self._place(step)
+            case Tell():
+                return self._tell(step)
             case Free(uid, node):
                 return self._free(uid, node)
             case Drop(uid, node):
@@ -99,6 +102,12 @@ class Replay:
         if held is not None:
             self.snapshot.add(decision.node, held)
         return decision
+
+    def _tell(self, step: Tell) -> Decision:
+        command = Schedule(
+            namespace=step.namespace, name=step.name, uid=step.pod_uid, request=GpuRequest(pool=step.pool)
+        )
+        return self._decider.tell(verdict(step.pool, step.reason, step.message), command)
 
     def _free(self, uid: str, node: str) -> Decision:
         held = self.snapshot.held(node, uid)

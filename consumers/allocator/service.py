@@ -254,8 +254,8 @@ class Allocator:
             _, kind, *name = subjects.names(record.subject)
             if kind == "node" and len(name) == 1:
                 self.core.on_ledger(name[0], record)
-            elif kind == "quota" and len(name) == 1:
-                self.core.on_quota(name[0], record)
+            elif kind in {"quota", "gang"} and len(name) == 1:
+                self.core.on_key(kind, name[0], record)
         except (UndecodableError, ValueError) as error:
             self._report(LEDGER, record, error)
         self._pump_soon()
@@ -293,6 +293,8 @@ class Allocator:
         self._announcer.recover(effects.recoveries)
         self._announcer.tell_expected(effects.learnt)
         self._announcer.give_back(effects.again)
+        for pod, seq in effects.ended:
+            self._announcer.clear(pod, seq)
         if self.core.pending <= MAX_PENDING:
             self._room.set()
 

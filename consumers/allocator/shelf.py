@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from consumers.allocator.book import Book, Commit, Item
+from consumers.allocator.book import Addition, Book, Commit, Item
 from consumers.allocator.bundle import Bundle, Pace
 
 
@@ -15,6 +15,8 @@ class Shelf:
         self._dirty: dict[str, Book] = {}
         self._commits = 0
         self._pace = Pace()
+        self.knows_gangs = False
+        """Whether a member of a gang has ever been queued."""
         self._keys: dict[str, int] = {}
         self.bundle: Bundle | None = None
         """The bundle in flight, one at most: a second could not win while it shares a key with the first."""
@@ -35,6 +37,7 @@ class Shelf:
         book = self.book(node)
         book.queued.append(item)
         self._dirty[node] = book
+        self.knows_gangs |= bool(item.gang)
 
     def landed(self, book: Book, seq: int) -> Commit:
         """The commit in flight is in the ledger at ``seq``; what has queued up behind it may go."""
@@ -59,22 +62,47 @@ class Shelf:
         return commits
 
     def bundle_up(self) -> Bundle | None:
-        """Turn what :meth:`begin` left over into a bundle, unless one is in flight; it is still to be sealed."""
+        """Turn what :meth:`begin` left over into a bundle, unless one is in flight; it is still to be sealed.
+
+        A formation goes with all its nodes or waits until all of them are free.
+        """
         if self.bundle is not None or not self._dirty:
             return None
         dirty, self._dirty = self._dirty, {}
         bundle = Bundle(self._txn())
         room = self._pace.items
-        for book in dirty.values():
-            if room <= 0:
-                self._dirty[book.node] = book
-            elif (commit := book.begin(bundle.txn)) is not None:
-                bundle.commits.append(commit)
-                room -= len(commit.items)
+        taken: set[str] = set()
+        for node in dirty:
+            if node in taken:
+                continue
+            together = self._reach(node)
+            if (bundle.commits and len(together) > room) or any(
+                book.flying is not None or book.frozen for book in together
+            ):
+                self._dirty[node] = dirty[node]
+                continue
+            for book in together:
+                taken.add(book.node)
+                if (commit := book.begin(bundle.txn)) is not None:
+                    bundle.commits.append(commit)
+                    room -= len(commit.items)
         if not bundle.commits:
             return None
         self.bundle = bundle
         return bundle
+
+    def _reach(self, node: str) -> list[Book]:
+        """Return the books whose changes must leave together with those of a node, for the sake of formations."""
+        found = [self.book(node)]
+        seen = {node}
+        for book in found:
+            for item in book.queued:
+                formation = item.formation if isinstance(item, Addition) else None
+                for other in formation.additions if formation is not None else ():
+                    if other.decision.node not in seen:
+                        seen.add(other.decision.node)
+                        found.append(self.book(other.decision.node))
+        return found
 
     def is_joint(self, commit: Commit) -> bool:
         """Whether the commit is part of the bundle in flight."""

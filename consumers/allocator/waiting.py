@@ -5,10 +5,15 @@ allocator works out the same answer and publishes the same command with the same
 """
 
 from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Final
 
 from consumers.allocator.choice import Trial
 from schemas.pod import GpuRequest, Waiting
 from schemas.reasons import QUOTA
+
+ENDED: Final = 65_536
+"""Pods that ended while they waited and are remembered."""
 
 
 class WaitingPods:
@@ -17,7 +22,9 @@ class WaitingPods:
     def __init__(self) -> None:
         self._pods: dict[str, tuple[Waiting, int]] = {}
         self._by_subject: dict[str, str] = {}
+        self._by_gang: dict[str, dict[str, None]] = {}
         self._woken: set[str] = set()
+        self._ended: dict[str, None] = {}
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -33,13 +40,30 @@ class WaitingPods:
         self._pods[pod.uid] = (pod, seq)
         self._by_subject[subject] = pod.uid
         self._woken.discard(pod.uid)
+        if pod.request.gang is not None:
+            self._by_gang.setdefault(pod.request.gang.key, {})[pod.uid] = None
 
     def drop(self, subject: str) -> None:
         """The pod of this subject waits no more."""
         uid = self._by_subject.pop(subject, None)
         if uid is not None:
-            self._pods.pop(uid, None)
+            entry = self._pods.pop(uid, None)
             self._woken.discard(uid)
+            if entry is not None and (gang := entry[0].request.gang) is not None:
+                members = self._by_gang[gang.key]
+                del members[uid]
+                if not members:
+                    del self._by_gang[gang.key]
+
+    def end(self, uid: str) -> None:
+        """A waiting pod ended. Its record may be written once more by an allocator that was about to refuse it again."""
+        self._ended[uid] = None
+        if len(self._ended) > ENDED:
+            del self._ended[next(iter(self._ended))]
+
+    def ended(self, uid: str) -> bool:
+        """Whether the pod ended while it waited."""
+        return uid in self._ended
 
     def forget_wakes(self) -> None:
         """Let every pod be woken again: the slow sweep that catches what events missed."""
@@ -52,6 +76,10 @@ class WaitingPods:
     def for_quota(self, namespace: str) -> list[str]:
         """Return the pods of a namespace that its quota refused."""
         return [uid for uid, (pod, _) in self._pods.items() if pod.namespace == namespace and pod.reason == QUOTA]
+
+    def of_gang(self, key: str) -> list[tuple[Waiting, int]]:
+        """Return the waiting members of a gang, higher priority first, then longest waiting."""
+        return sorted((self._pods[uid] for uid in self._by_gang.get(key, ())), key=_in_order)
 
     def wake(
         self,
@@ -77,11 +105,15 @@ class WaitingPods:
         among = self._pods if nodes else [uid for uid in recheck if uid in self._pods]
         order = sorted(
             (self._pods[uid] for uid in among if (uid not in self._woken or uid in tried) and not busy(uid)),
-            key=lambda e: (e[0].uid not in self._woken, -e[0].request.priority, e[0].since, e[0].uid),
+            key=lambda entry: (entry[0].uid not in self._woken, *_in_order(entry)),
         )
         woken: list[tuple[Waiting, int]] = []
         with trial:
             for pod, seq in order:
+                if trial.must_form(pod):
+                    if pod.uid in tried or any(trial.fits_on(pod, node) for node in nodes):
+                        woken += self._wake_gang(trial, pod, busy)
+                    continue
                 shape = (pod.request, trial.account(pod))
                 if pod.uid not in tried:
                     if shape not in shapes:
@@ -95,3 +127,36 @@ class WaitingPods:
                     self._woken.add(pod.uid)
                     woken.append((pod, seq))
         return woken
+
+    def _wake_gang(self, trial: Trial, pod: Waiting, busy: Callable[[str], bool]) -> list[tuple[Waiting, int]]:
+        """Wake the first member of a gang if enough of them fit at once: whoever takes its command places them all."""
+        gang = pod.request.gang
+        members = self.of_gang(gang.key) if gang is not None else []
+        if gang is None or not self._may_wake(members, gang.min_members, busy):
+            return []
+        if not trial.form([member for member, _ in members], gang.min_members):
+            return []
+        self._woken.add(members[0][0].uid)
+        return members[:1]
+
+    def _may_wake(self, members: list[tuple[Waiting, int]], least: int, busy: Callable[[str], bool]) -> bool:
+        """Whether enough members are there, none of them is on its way, and the first is not woken yet."""
+        return (
+            len(members) >= least
+            and members[0][0].uid not in self._woken
+            and not any(busy(pod.uid) for pod, _ in members)
+        )
+
+    def lead(self, key: str, busy: Callable[[str], bool]) -> list[tuple[Waiting, int]]:
+        """Wake the first member of a gang of which enough are there, whether or not they fit."""
+        members = self.of_gang(key)
+        gang = members[0][0].request.gang if members else None
+        if gang is None or not self._may_wake(members, gang.min_members, busy):
+            return []
+        self._woken.add(members[0][0].uid)
+        return members[:1]
+
+
+def _in_order(entry: tuple[Waiting, int]) -> tuple[int, datetime, str]:
+    pod, _ = entry
+    return -pod.request.priority, pod.since, pod.uid

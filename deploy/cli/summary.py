@@ -9,7 +9,7 @@ from schemas.cluster import GpuInventory, Node, Pool
 from schemas.deadletter import DeadLetter
 from schemas.decision import Decision, GpuGrant
 from schemas.journal import Free, Place, Turn
-from schemas.ledger import NodeRecord, QuotaRecord
+from schemas.ledger import GangRecord, NodeRecord, QuotaRecord
 from schemas.observed import Drift, PodNotice
 from schemas.pod import WHOLE, GpuRequest, Pod, Release, Schedule, Waiting
 from schemas.quota import Quota
@@ -105,6 +105,11 @@ def _(data: NodeRecord) -> str:
 @summary.register
 def _(data: QuotaRecord) -> str:
     return f"{data.used.workers} pods hold {data.used.gpus} GPUs, {gib(data.used.vram_bytes)} GiB VRAM"
+
+
+@summary.register
+def _(data: GangRecord) -> str:
+    return f"{len(data.members)} members stand"
 
 
 @summary.register

@@ -13,7 +13,7 @@ from bus import codec, history, subjects
 from bus.connection import Bus
 from bus.deadletter import list_letters
 from bus.follower import Follower, Record
-from bus.streams import DECISION, LEDGER, WORK
+from bus.streams import DECISION, LEDGER, STATE, WORK, ensure_streams
 from consumers.allocator.service import LEASE_S, SCHEDULE
 from deploy.local.audit import audit
 from deploy.local.processes import RoleProcess
@@ -29,8 +29,10 @@ from schemas.decision import Decision
 from schemas.event import Event
 from schemas.ledger import NodeRecord
 from schemas.pod import GpuRequest, Schedule
-from schemas.reasons import LEDGER_FROZEN
+from schemas.quota import Budget, Quota
+from schemas.reasons import GANG_WAITING, LEDGER_FROZEN
 from schemas.registry import TYPE_NAMES
+from schemas.requirements import Gang
 from tests.conftest import eventually
 
 pytestmark = pytest.mark.fault
@@ -242,10 +244,16 @@ class Cluster:
     def __init__(self, bus: Bus) -> None:
         self.bus = bus
         self.decisions: list[Decision] = []
+        self.waiting: set[str] = set()
         self._follower = Follower(bus, DECISION, ["gpubus.decision.>"], self._on_decision)
+        self._state = Follower(bus, STATE, ["gpubus.state.waiting.>"], self._on_waiting)
+
+    def _on_waiting(self, record: Record) -> None:
+        (self.waiting.discard if record.deleted else self.waiting.add)(record.subject)
 
     def _on_decision(self, record: Record) -> None:
-        self.decisions.append(codec.decode_as(Decision, record.payload).data)
+        if not record.deleted:
+            self.decisions.append(codec.decode_as(Decision, record.payload).data)
 
     async def say(self, subject: str, data: msgspec.Struct, event_id: str) -> int:
         kind = TYPE_NAMES[type(data)]
@@ -254,6 +262,7 @@ class Cluster:
 
     async def start(self) -> None:
         await self._follower.start()
+        await self._state.start()
         await self.say(subjects.state("pool", POOL.name), POOL, "pool")
         for name in ("a", "b"):
             gpu = GpuDevice(uuid=f"GPU-{name}", index=0, model=name, tflops_milli=1000, vram_bytes=1000)
@@ -262,7 +271,9 @@ class Cluster:
             await self.say(subjects.state("gpu", name), inventory, f"gpu {name}")
 
     async def schedule(self, pod: str, model: str) -> None:
-        request = GpuRequest(pool=POOL.name, compute_milli=100, models=(model,))
+        await self.command(pod, GpuRequest(pool=POOL.name, compute_milli=100, models=(model,)))
+
+    async def command(self, pod: str, request: GpuRequest) -> None:
         command = Schedule(namespace="d", name=pod, uid=pod, request=request)
         await self.say(subjects.work("schedule", POOL.name), command, f"{pod}:schedule")
 
@@ -304,3 +315,37 @@ async def test_a_node_with_a_bad_ledger_record_takes_nothing_until_a_good_one_is
         assert [violation.rule for violation in found.violations] == ["Undecodable"]
     finally:
         await allocator.stop()
+
+
+async def test_a_gang_whose_allocator_dies_between_batch_and_announcement_is_announced_by_another(
+    bus: Bus, server: LocalServer
+) -> None:
+    cluster, allocator = Cluster(bus), RoleProcess("allocator", [server.url])
+    await cluster.start()
+    quota = Quota(namespace="d", name="it", total=Budget(workers=4))
+    await cluster.say(subjects.state("quota", "d", "it"), quota, "quota")
+    keys: set[str] = set()
+    follower = Follower(bus, LEDGER, ["gpubus.ledger.*.>"], lambda record: keys.add(record.subject.split(".")[2]))
+    await follower.start()
+    await allocator.start()
+    try:
+        for number in range(4):
+            if number == 3:
+                await bus.api(f"STREAM.DELETE.{DECISION}")  # what follows can be committed, and not be announced
+            gang = Gang(key="d/w", min_members=4)
+            request = GpuRequest(pool=POOL.name, compute_milli=500, gang=gang)
+            await cluster.command(f"g{number}", request)
+            if number < 3:
+                assert (await cluster.decided(f"g{number}", "unschedulable")).reason == GANG_WAITING
+        await eventually(lambda: keys == {"node", "quota", "gang"})
+        await allocator.kill()
+        await ensure_streams(bus)
+        await allocator.start()
+        placed = [await cluster.decided(f"g{number}", "allocated") for number in range(4)]
+        assert [decision.node for decision in placed].count("a") == 2
+        found = await audit(bus)
+        assert (found.holding, found.violations, found.unsealed) == (4, [], 0)
+        await eventually(lambda: not cluster.waiting)
+    finally:
+        await allocator.stop()
+        await follower.stop()

@@ -36,6 +36,7 @@ from schemas.ledger import Allocation, NodeRecord
 from schemas.pod import GpuRequest, Release, Schedule, Waiting
 from schemas.quota import Budget, Quota
 from schemas.registry import TYPE_NAMES, Presence
+from schemas.requirements import Gang
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
 POOL = Pool(name="p")
@@ -195,7 +196,7 @@ class Member:
     def _remember(self) -> None:
         """Keep every decision that is made, those that nobody ever hears of included."""
         decider = self.core.decider
-        place, release = decider.place, decider.release
+        place, release, tell = decider.place, decider.release, decider.tell
 
         def placed(command: Schedule) -> tuple[Decision, Allocation | None]:
             decision, held = place(command)
@@ -206,7 +207,11 @@ class Member:
             self.made.append(release(*args))
             return self.made[-1]
 
-        decider.place, decider.release = placed, released
+        def told(*args) -> Decision:
+            self.made.append(tell(*args))
+            return self.made[-1]
+
+        decider.place, decider.release, decider.tell = placed, released, told
 
     def hear_state(self, most: int = 1_000_000) -> None:
         for record in self._state.records[self._state_at : self._state_at + most]:
@@ -221,7 +226,10 @@ class Member:
     def _apply(self, record: Record) -> None:
         _, kind, name = subjects.names(record.subject)
         with contextlib.suppress(UndecodableError):
-            (self.core.on_quota if kind == "quota" else self.core.on_ledger)(name, record)
+            if kind == "node":
+                self.core.on_ledger(name, record)
+            else:
+                self.core.on_key(kind, name, record)
 
     def pump(self) -> list[Commit | Bundle]:
         """Do what the service does after every change; return the commits to send."""
@@ -234,6 +242,8 @@ class Member:
         outbox.announce(effects.announcements, core.cluster.waiting)
         outbox.recover(effects.recoveries)
         outbox.give_back(effects.again)
+        for pod, seq in effects.ended:
+            outbox.clear(pod, seq)
         return effects.commits
 
 
@@ -258,6 +268,8 @@ class World:
         self._names = 0
         self._repairs = 0
         self._quotas = 0
+        self._gangs = 0
+        self.missing: list[tuple[GpuRequest, str]] = []
         self._publish_state("pool", "p", POOL)
         for name in NODES:
             self._publish_state("node", name, self.node(name))
@@ -279,6 +291,17 @@ class World:
         return Member(name, self.state, self.ledger)
 
     # The owners of pods
+
+    def create_gang(self, size: int, missing: int, shape: str, namespace: str) -> list[Command]:
+        """Create the members of a gang, of which some have yet to come."""
+        self._gangs += 1
+        gang = Gang(key=f"{namespace}/w{self._gangs}", min_members=size)
+        request = msgspec.structs.replace(SHAPES[shape], gang=gang)
+        self.missing += [(request, namespace)] * missing
+        return [self.create(request, namespace) for _ in range(size - missing)]
+
+    def complete_a_gang(self) -> Command:
+        return self.create(*self.missing.pop())
 
     def create(self, shape: GpuRequest, namespace: str = "d") -> Command:
         uid = f"u{len(self.pods)}"
@@ -334,6 +357,14 @@ class World:
         sent = [Flight(member, commit) for commit in member.pump()]
         self.flights += sent
         self.wire += sent
+
+    def say(self, member: Member) -> None:
+        """Have what a member has to say published at once, and what it has to commit kept for later."""
+        effects = member.core.effects
+        said, effects.announcements = effects.announcements, []
+        member.outbox.announce(said, member.core.cluster.waiting)
+        for post in list(member.outbox.posts):
+            self.post(member, post)
 
     def server_takes(self, flight: Flight) -> None:
         self.wire.remove(flight)
@@ -519,7 +550,7 @@ class World:
                 member.hear_state()
                 member.hear_ledger()
                 self.pump(member)
-                said |= bool(member.outbox.posts)
+                said |= bool(member.outbox.posts) or member.core.cluster.has_grown
                 for post in list(member.outbox.posts):
                     self.post(member, post)
             if not (said or self.wire):
@@ -564,6 +595,55 @@ class Allocators(RuleBasedStateMachine):
         self.world.deliver(self.world.create(SHAPES[shape], namespace), self.member(to))
         if act:
             self.world.pump(self.member(to))
+
+    @rule(
+        size=st.integers(2, 4),
+        missing=st.integers(0, 1),
+        shape=st.sampled_from(["whole", "whole", "small"]),
+        namespace=st.sampled_from(["d", BOUND]),
+        to=st.lists(picks, min_size=4, max_size=4),
+        act=st.booleans(),
+    )
+    def schedule_a_gang(self, size: int, missing: int, shape: str, namespace: str, to: list[int], *, act: bool) -> None:
+        for command, pick in zip(self.world.create_gang(size, missing, shape, namespace), to, strict=False):
+            self.world.deliver(command, self.member(pick))
+            if act:
+                self.world.pump(self.member(pick))
+
+    @rule(
+        size=st.integers(2, 4),
+        shape=st.sampled_from(["whole", "whole", "small"]),
+        namespace=st.sampled_from(["d", BOUND]),
+        to=picks,
+        act=st.booleans(),
+    )
+    def schedule_a_gang_that_one_member_sees_come(
+        self, size: int, shape: str, namespace: str, to: int, *, act: bool
+    ) -> None:
+        world, member = self.world, self.member(to)
+        for command in world.create_gang(size, 0, shape, namespace):
+            member.hear_state()
+            world.deliver(command, member)
+            world.say(member)
+        if act:
+            world.pump(member)
+
+    @precondition(lambda self: self.world.missing)
+    @rule(to=picks, act=st.booleans())
+    def schedule_the_missing_member_of_a_gang(self, to: int, *, act: bool) -> None:
+        self.world.deliver(self.world.complete_a_gang(), self.member(to))
+        if act:
+            self.world.pump(self.member(to))
+
+    @precondition(lambda self: any(pod.request.gang for pod in self.world.pods.values()))
+    @rule(which=st.integers(0, 30), to=picks)
+    def restart_a_member_of_a_gang(self, which: int, to: int) -> None:
+        world = self.world
+        members = [uid for uid, pod in sorted(world.pods.items()) if pod.request.gang and uid not in world.gone]
+        if members:
+            uid = members[which % len(members)]
+            world.delete(uid)
+            world.deliver(world.create(world.pods[uid].request, world.pods[uid].namespace), self.member(to))
 
     @precondition(lambda self: self.world.unsettled())
     @rule(which=st.integers(0, 30), to=picks, catch_up=st.booleans(), act=st.booleans())
@@ -690,7 +770,12 @@ class Allocators(RuleBasedStateMachine):
             pod, _ = fresh.cluster.waiting.get(uid) or (None, 0)
             with fresh.decider.trial() as trial:
                 assert pod is not None
-                assert not trial.place(pod), f"{uid} waits, for {pod.reason}, and there is room for it"
+                if trial.must_form(pod):
+                    gang = pod.request.gang
+                    placed = trial.form((p for p, _ in fresh.cluster.waiting.of_gang(gang.key)), gang.min_members)
+                else:
+                    placed = trial.place(pod)
+                assert not placed, f"{uid} waits, for {pod.reason}, and there is room for it"
         for member in world.members:
             core = member.core
             assert digest(core.snapshot) == digest(fresh.snapshot)

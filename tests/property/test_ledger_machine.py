@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from unittest.mock import patch
 
@@ -29,6 +30,7 @@ from schemas.pod import GpuRequest, Release, Schedule
 from schemas.quota import Budget, Quota
 from schemas.reasons import QUOTA
 from schemas.registry import TYPE_NAMES
+from schemas.requirements import Gang
 from tests.conftest import SHM, eventually
 
 pytestmark = pytest.mark.slow
@@ -158,10 +160,22 @@ class Owner:
         self.gone.update(ending)
         await asyncio.gather(*(self.end(uid) for uid in ending))
 
-    def _create(self, shape: str, namespace: str) -> Schedule:
+    def _create(self, shape: str, namespace: str, gang: Gang | None = None) -> Schedule:
         uid = f"u{len(self.pods):03}"
-        command = self.pods[uid] = Schedule(namespace=namespace, name=uid, uid=uid, request=SHAPES[shape])
+        request = msgspec.structs.replace(SHAPES[shape], gang=gang)
+        command = self.pods[uid] = Schedule(namespace=namespace, name=uid, uid=uid, request=request)
         return command
+
+    async def gang(self, gang: Gang, members: int, namespace: str = "d") -> set[str]:
+        """Create members of a gang and return their UIDs."""
+        commands = [self._create("small", namespace, gang) for _ in range(members)]
+        subject = subjects.work("schedule", POOL.name)
+        await asyncio.gather(*(self._say(subject, command) for command in commands))
+        return {command.uid for command in commands}
+
+    def standing(self, uids: set[str]) -> int:
+        """Return how many of the pods stand."""
+        return sum(bool(self.place(uid)) for uid in uids)
 
     async def end(self, uid: str) -> None:
         """Ask for what the pod holds to be given back."""
@@ -297,4 +311,46 @@ async def test_a_race_for_a_quota_ends_exactly_at_its_limit(server: LocalServer)
         await eventually(lambda: sum(bool(owner.place(uid)) for uid in owner.pods) == 120)
         await rest(owner, members)
         assert await holding(bus, BOUND) == 120
+        await check(bus, owner)
+
+
+async def rises(bus: Bus, members: set[str]) -> list[tuple[int, int]]:
+    """Return how many of these pods stood before and after every transaction, of all in the ledger, that placed some."""
+    held: dict[str, set[str]] = {}
+    standing: dict[str, int] = {}
+
+    def on_record(record: Record) -> None:
+        data = codec.decode(record.payload).data
+        if isinstance(data, NodeRecord):
+            held[data.node] = members & {allocation.pod_uid for allocation in data.allocations}
+        standing[data.txn] = sum(map(len, held.values()))
+
+    await history.read(bus, LEDGER, ["gpubus.ledger.>"], on_record)
+    return [(before, after) for before, after in pairwise([0, *standing.values()]) if after > before]
+
+
+async def test_gangs_that_race_among_other_pods_stand_whole_or_not_at_all(server: LocalServer) -> None:
+    async with run(server.url, nodes=4, allocators=3, workers=9) as (bus, owner, members):
+        gang, other = (Gang(key=f"d/{name}", min_members=16) for name in ("one", "other"))
+        both = await asyncio.gather(
+            owner.gang(gang, 15), owner.gang(other, 16), owner.play(Step(("small",) * 5, 2, 0, 0, settle=False))
+        )
+        first, second = both[0], both[1]
+        first |= await owner.gang(gang, 1)
+        await rest(owner, members)
+        winner, loser = (first, second) if owner.standing(first) else (second, first)
+        assert (owner.standing(winner), owner.standing(loser)) == (16, 0)
+
+        for uid in sorted(winner):
+            owner.gone.add(uid)
+            await owner.end(uid)
+        await eventually(lambda: owner.standing(loser) == 16)
+        restarted = min(loser)
+        owner.gone.add(restarted)
+        await owner.end(restarted)
+        alone = await owner.gang(other if loser == second else gang, 1)
+        await eventually(lambda: owner.standing(alone) == 1)
+        await rest(owner, members)
+        assert await rises(bus, winner) == [(0, 16)]
+        assert await rises(bus, loser | alone) == [(0, 16), (15, 16)]
         await check(bus, owner)

@@ -8,7 +8,7 @@ from typing import Final
 
 from schemas.pod import GpuRequest
 
-_UNSUPPORTED: Final = ("gang", "remote")
+_UNSUPPORTED: Final = ("remote",)
 
 
 def unsupported(request: GpuRequest) -> str:

@@ -4,89 +4,22 @@ Rows named after a conformance case hold that case's expected values.
 """
 
 import re
-from datetime import UTC, datetime
 
 import pytest
 
-from bus import codec, subjects
+from bus import subjects
 from bus.follower import Record
 from bus.invariants import LedgerChecker, Limits
-from consumers.allocator.bundle import Bundle
-from consumers.allocator.core import Core
-from schemas.cluster import GpuDevice, GpuInventory, Node, Pool
 from schemas.decision import GpuGrant
 from schemas.dialects import ContainerView, GpuAmounts, GpuResources, HamiConfig, PodSpecView, RequestError, hami
 from schemas.dialects.quotas import gpu_resource_quota, resource_quota
-from schemas.event import Event
 from schemas.ledger import Allocation, NodeRecord, QuotaRecord
-from schemas.pod import GpuRequest, Schedule, Waiting
+from schemas.pod import GpuRequest
 from schemas.quota import Budget, Quota, Single, Usage
 from schemas.reasons import QUOTA, QUOTA_SINGLE
-from schemas.registry import TYPE_NAMES
+from tests.unit.allocator.harness import MIB, Allocator, encoded
 
-NOW = datetime(2026, 11, 30, tzinfo=UTC)
-MIB = 2**20
 CONFIG = HamiConfig(pool="p")
-BIG, SMALL = 80_000, 16_000
-"""VRAM in MiB of the GPUs of two nodes."""
-
-
-def encoded(data) -> bytes:
-    event = Event(id="e", source="/test", type=TYPE_NAMES[type(data)], subject="s", time=NOW, data=data)
-    return codec.encode(event)
-
-
-class Allocator:
-    """A core with a GPU of 80 GB and four of 16 GB, each of 100 TFLOPS, that hears what it says."""
-
-    def __init__(self, *quotas: Quota) -> None:
-        self.core = Core("a", lambda: 0)
-        self.state_seq = self.ledger_seq = 0
-        self.say("pool", "p", Pool(name="p"))
-        for node, count, vram in (("big", 1, BIG), ("small", 4, SMALL)):
-            gpus = [
-                GpuDevice(uuid=f"{node}{i}", index=i, model=node, tflops_milli=100_000, vram_bytes=vram * MIB)
-                for i in range(count)
-            ]
-            self.say("node", node, Node(name=node, pool="p"))
-            self.say("gpu", node, GpuInventory(node=node, gpus=gpus, observed_at=NOW))
-        for quota in quotas:
-            self.allow(quota)
-
-    def say(self, kind, *name_and_data) -> None:
-        *name, data = name_and_data
-        self.state_seq += 1
-        payload = b"" if data is None else data if isinstance(data, bytes) else encoded(data)
-        record = Record(subjects.state(kind, *name), self.state_seq, payload, deleted=not payload)
-        self.core.on_state(record)
-
-    def allow(self, quota: Quota) -> None:
-        self.say("quota", quota.namespace, quota.name, quota)
-
-    def ask(self, uid: str, request: GpuRequest, namespace: str = "ns"):
-        """Ask for a place and return the decision, committed if there was one."""
-        self.core.schedule(Schedule(namespace=namespace, name=uid, uid=uid, request=request), None)
-        self.core.flush()
-        effects = self.core.take_effects()
-        for flight in effects.commits:
-            self.store(flight)
-        said = effects.announcements + self.core.take_effects().announcements
-        return said[-1].decision
-
-    def store(self, flight) -> None:
-        for commit in flight.commits:
-            self.ledger_seq += 1
-            self.core.on_ledger(commit.node, Record("s", self.ledger_seq, encoded(commit.record())))
-        for seal in flight.seals if isinstance(flight, Bundle) else ():
-            self.ledger_seq += 1
-            self.core.on_quota(seal.name, Record(seal.subject, self.ledger_seq, encoded(seal.record)))
-
-    def wait(self, uid: str, request: GpuRequest, reason: str) -> None:
-        pod = Waiting(
-            namespace="ns", name=uid, uid=uid, request=request, reason=reason,
-            state_seq=self.state_seq, ledger_seq=self.ledger_seq, since=NOW,
-        )  # fmt: skip
-        self.say("waiting", "p", "ns", uid, pod)
 
 
 def container(name="main", **limits) -> ContainerView:

@@ -89,7 +89,7 @@ def test_a_word_that_had_run_out_before_it_was_read_does_not_count(story: Story)
 def test_a_heartbeat_that_says_nothing_new_wakes_nobody(story: Story) -> None:
     story.speak(0, valid_s=30)
     cluster = story.cluster
-    trial = Trial(cluster.snapshot, cluster.quotas, lambda _pool: Policy())
+    trial = Trial(cluster.snapshot, cluster.quotas, cluster.gangs, lambda _pool: Policy())
     while cluster.has_grown:
         cluster.wake(trial, busy=lambda _uid: False)
     story.speak(10, valid_s=30)

@@ -8,7 +8,7 @@ import pytest
 from consumers.allocator.engine import Policy, decide, fits_on
 from schemas import reasons
 from schemas.pod import GpuRequest
-from schemas.requirements import ContainerRequest, Gang
+from schemas.requirements import ContainerRequest
 
 IGNORED_SAFELY = {
     "tflops_limit_milli", "compute_limit_milli", "vram_limit_bytes", "workload_profile", "eviction_protection_s",
@@ -18,11 +18,10 @@ HONOURED = {
     "pool", "count", "tflops_milli", "compute_milli", "vram_bytes", "vram_milli", "cpu_milli", "memory_bytes", "models",
     "vendor", "qos", "priority", "numa_bind", "node_policy", "gpu_policies", "scoring_weights", "topology", "dedicated",
     "gpu_indices", "uuids", "excluded_uuids", "model_words", "excluded_model_words", "vgpu_mode", "nodes", "containers",
-    "dialect", "isolation",
+    "dialect", "isolation", "gang",
 }  # fmt: skip
 REFUSED: dict[str, Any] = {
     "partition_template": "1g.10gb",
-    "gang": None,
     "remote": True,
 }
 
@@ -47,9 +46,3 @@ def test_partitions_for_single_containers_are_refused(cluster: Any) -> None:
     request = GpuRequest(pool="p", count=2, isolation="partitioned", containers=containers)
     found = decide(cluster.snapshot, request, Policy())
     assert (found.reason, "containers" in found.message) == (reasons.UNSUPPORTED, True)
-
-
-def test_groups_are_refused(cluster: Any) -> None:
-    cluster.node("n")
-    gang = GpuRequest(pool="p", gang=Gang(key="g", min_members=2, desired=2))
-    assert decide(cluster.snapshot, gang, Policy()).reason == reasons.UNSUPPORTED
