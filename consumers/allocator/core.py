@@ -24,7 +24,7 @@ from consumers.allocator.cluster import Cluster
 from consumers.allocator.decider import Decider
 from consumers.allocator.effects import Announcement, Counters, Effects, Recovery, encode
 from consumers.allocator.former import Former, gang_of
-from consumers.allocator.gangs import being_placed
+from consumers.allocator.gangs import being_placed, overdue
 from consumers.allocator.learning import Learner
 from consumers.allocator.places import Places
 from consumers.allocator.sealing import Sealer
@@ -159,20 +159,41 @@ class Core:
         if any(item.gang == gang.key for item in self._pending.values()):
             self._refuse(command, self.decider.tell(being_placed(gang, command.request), command), token)
             return
+        if gang.timeout_s and not self.cluster.waiting.of_gang(gang.key):
+            self.effects.timers.append(gang)
         found = self._former.form(gang, command)
         self.counters.decided += len(found.placed) + len(found.refused)
         for member, decision in found.refused:
             if member is command:
                 self._refuse(member, decision, token)
-            else:  # it goes on waiting, under the record that it has
-                event_id = f"{member.uid}:{self.name}:{decision.basis.ordinal}"
-                self.effects.announcements.append(Announcement(event_id, decision, encode(decision), None, waits=True))
+            else:
+                self._tell(member, decision)
         formation = Formation()
         for member, decision, allocation in found.placed:
             mine = token if member is command else None
             formation.additions.append(Addition(member, mine, allocation, decision, encode(decision), formation))
         for addition in formation.additions:
             self._put(addition)
+
+    def gang_overdue(self, key: str, token: object) -> bool:
+        """The time that a gang was given is over. Return whether its members are told; else there is nothing to say."""
+        waiting = [pod for pod, _ in self.cluster.waiting.of_gang(key)]
+        gang = waiting[0].request.gang if waiting else None
+        if gang is None or len(waiting) >= gang.min_members or self.cluster.gangs.standing(key):
+            return False
+        for pod in waiting:
+            member = Schedule(namespace=pod.namespace, name=pod.name, uid=pod.uid, request=pod.request)
+            self._tell(
+                member,
+                self.decider.tell(overdue(gang, len(waiting), pod.request), member),
+                token if pod is waiting[-1] else None,
+            )
+        return True
+
+    def _tell(self, member: Schedule, decision: Decision, token: object = None) -> None:
+        """Tell of a member that goes on waiting, under the record that it has."""
+        event_id = f"{member.uid}:{self.name}:{decision.basis.ordinal}"
+        self.effects.announcements.append(Announcement(event_id, decision, encode(decision), token, waits=True))
 
     def _put(self, addition: Addition) -> None:
         """Have a pod committed that is booked in the snapshot."""

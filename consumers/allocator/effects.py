@@ -10,6 +10,7 @@ from consumers.allocator.bundle import Bundle
 from schemas.cluster import ExpectedPods
 from schemas.decision import Decision
 from schemas.pod import Release, Schedule, Waiting
+from schemas.requirements import Gang
 
 
 @dataclass(slots=True)
@@ -56,6 +57,8 @@ class Effects:
     """Tokens to give back: their commands are to be delivered anew."""
     ended: list[tuple[Waiting, int]] = field(default_factory=list)
     """Waiting records, with their sequences, of pods that have ended: they are to be cleared."""
+    timers: list[Gang] = field(default_factory=list)
+    """Gangs whose first member has come, and which are to be complete in time."""
     unknown: list[tuple[Release, object]] = field(default_factory=list)
     """Releases of pods that nothing is known of, as yet."""
 

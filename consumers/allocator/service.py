@@ -19,7 +19,7 @@ from bus.connection import Bus
 from bus.consumer import PullConsumer
 from bus.deadletter import bury
 from bus.delivery import ConsumerSpec, Delivery
-from bus.errors import ApiError, UndecodableError
+from bus.errors import ApiError, PublishUnconfirmedError, UndecodableError
 from bus.follower import Follower, Record
 from bus.streams import LEDGER, STATE, TICK, WORK
 from bus.tasks import end
@@ -30,6 +30,8 @@ from consumers.allocator.core import Core
 from schemas.deadletter import DeadLetter
 from schemas.event import utc
 from schemas.pod import Release, Schedule
+from schemas.registry import Tick
+from schemas.requirements import Gang
 
 log = logging.getLogger("gpubus.allocator")
 
@@ -60,6 +62,9 @@ RELEASE: Final = ConsumerSpec(
 )
 SWEEPS: Final = ConsumerSpec(
     stream=TICK, durable="allocator-sweep", filters=("gpubus.work.tick.sweep.>",), ack_wait_s=LEASE_S
+)
+GANG_TICKS: Final = ConsumerSpec(
+    stream=TICK, durable="allocator-gang", filters=("gpubus.work.tick.gang.>",), ack_wait_s=LEASE_S
 )
 
 
@@ -94,6 +99,7 @@ class Allocator:
         self._schedule = PullConsumer(bus, SCHEDULE, prefetch=2 * BATCH)
         self._release = PullConsumer(bus, RELEASE, prefetch=BATCH)
         self._sweeps = PullConsumer(bus, SWEEPS, prefetch=2)
+        self._gang_ticks = PullConsumer(bus, GANG_TICKS, prefetch=2)
         self._state = Follower(bus, STATE, STATE_FILTERS, self._on_state)
         self._ledger = Follower(bus, LEDGER, ["gpubus.ledger.>"], self._on_ledger, recreated=self.core.ledger_recreated)
         self._committer = Committer(bus, self._source, self.core, self._ledger, self._pump_soon, lease_s=LEASE_S)
@@ -106,17 +112,20 @@ class Allocator:
         """Load the cluster, then work until ``stop`` is set; finish what was begun before returning."""
         await self._state.start()
         await self._ledger.start()
-        consumers = (self._schedule, self._release, self._sweeps)
+        consumers = (self._schedule, self._release, self._sweeps, self._gang_ticks)
         for consumer in consumers:
             await consumer.start()
         now = datetime.now(UTC)
         await timers.tick_every(self._bus, "sweep", "waiting", SWEEP, now=now)
-        loops = [
-            self._bus.spawn(loop, name=f"{self.name}-{number}")
-            for number, loop in enumerate(
-                (self._scheduling(), self._releasing(), self._sweeping(), self._keeping(), self._announcer.be_present())
-            )
-        ]
+        work = (
+            self._scheduling(),
+            self._releasing(),
+            self._sweeping(),
+            self._timing(),
+            self._keeping(),
+            self._announcer.be_present(),
+        )
+        loops = [self._bus.spawn(loop, name=f"{self.name}-{number}") for number, loop in enumerate(work)]
         self.core.decider.warm()
         if ready is not None:
             ready.set()
@@ -207,6 +216,14 @@ class Allocator:
             for delivery in batch:
                 await delivery.ack()
 
+    async def _timing(self) -> None:
+        """Tell gangs that have not become complete in the time they were given."""
+        while batch := await self._gang_ticks.take(1):
+            for delivery, tick in await self._decode(batch, Tick):
+                if not self.core.gang_overdue(tick.name, delivery):
+                    await delivery.ack()
+            self._pump()
+
     async def _keeping(self) -> None:
         """Keep the leases of what is on its way: being slow is no reason for somebody else to place the same pod."""
         loop = asyncio.get_running_loop()
@@ -293,10 +310,19 @@ class Allocator:
         self._announcer.recover(effects.recoveries)
         self._announcer.tell_expected(effects.learnt)
         self._announcer.give_back(effects.again)
+        for gang in effects.timers:
+            self._bus.spawn(self._set_timer(gang), name=f"timer-{gang.key}")
         for pod, seq in effects.ended:
             self._announcer.clear(pod, seq)
         if self.core.pending <= MAX_PENDING:
             self._room.set()
+
+    async def _set_timer(self, gang: Gang) -> None:
+        now = datetime.now(UTC)
+        try:
+            await timers.tick_at(self._bus, "gang", gang.key, now + timedelta(seconds=gang.timeout_s), now=now)
+        except (ApiError, PublishUnconfirmedError) as error:
+            log.warning("%s: nobody will be told if gang %s takes too long: %s", self.name, gang.key, error)
 
     def _wake_waiting(self) -> None:
         """Try the waiting pods again after something has grown, a little at a time."""

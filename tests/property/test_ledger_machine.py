@@ -28,7 +28,7 @@ from schemas.event import Event
 from schemas.ledger import NodeRecord
 from schemas.pod import GpuRequest, Release, Schedule
 from schemas.quota import Budget, Quota
-from schemas.reasons import QUOTA
+from schemas.reasons import GANG_TIMEOUT, QUOTA
 from schemas.registry import TYPE_NAMES
 from schemas.requirements import Gang
 from tests.conftest import SHM, eventually
@@ -353,4 +353,23 @@ async def test_gangs_that_race_among_other_pods_stand_whole_or_not_at_all(server
         await rest(owner, members)
         assert await rises(bus, winner) == [(0, 16)]
         assert await rises(bus, loser | alone) == [(0, 16), (15, 16)]
+        await check(bus, owner)
+
+
+async def test_a_gang_that_is_not_complete_in_time_is_told_so_and_placed_all_the_same_when_it_is(
+    server: LocalServer,
+) -> None:
+    async with run(server.url, nodes=3, allocators=2, workers=9) as (bus, owner, members):
+        gang = Gang(key="d/late", min_members=3, timeout_s=1)
+        early = await owner.gang(gang, 2)
+
+        def reasons() -> list[set[str]]:
+            return [{decision.reason for decision in owner.verdicts[uid]} for uid in sorted(early)]
+
+        await eventually(lambda: all(GANG_TIMEOUT in told for told in reasons()))
+        last = owner.verdicts[min(early)][-1]
+        assert last.message == "2 of the 3 members that gang d/late needs came within 1 s"
+        everyone = early | await owner.gang(gang, 1)
+        await eventually(lambda: owner.standing(everyone) == 3)
+        await rest(owner, members)
         await check(bus, owner)
