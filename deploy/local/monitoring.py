@@ -89,8 +89,20 @@ async def _open(opened: "MetricsStore") -> None:
 
 
 def alertmanagers() -> list[str]:
-    """Return the addresses of all Alertmanagers, none where none is set."""
-    return [address.strip() for address in os.environ.get(ALERTMANAGER, "").split(",") if address.strip()]
+    """Return the addresses of all Alertmanagers.
+
+    Raises:
+        SettingError: None is set, or one is no HTTP URL.
+    """
+    from consumers.notifier.service import checked
+
+    found = [address.strip() for address in os.environ.get(ALERTMANAGER, "").split(",") if address.strip()]
+    if not found:
+        raise SettingError(f"{ALERTMANAGER} is not set: write every address, such as http://alert-manager:9093")
+    try:
+        return [checked(address) for address in found]
+    except ValueError as error:
+        raise SettingError(f"{ALERTMANAGER}: {error}") from None
 
 
 @asynccontextmanager

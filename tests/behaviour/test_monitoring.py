@@ -16,7 +16,7 @@ from consumers.metrics.duckdb import MEMORY, DuckDBStore
 from consumers.recorder import hami
 from consumers.recorder.view import View
 from deploy.local.exposition import served
-from deploy.local.monitoring import METRICS, SettingError, metrics_store
+from deploy.local.monitoring import ALERTMANAGER, METRICS, SettingError, alertmanagers, metrics_store
 from deploy.local.roles import ROLES, alerter, recorder
 from tests.behaviour.test_recorder import Cluster
 from tests.conftest import eventually
@@ -85,6 +85,12 @@ async def test_roles_of_one_process_share_one_store_and_a_missing_name_is_said(
     monkeypatch.setenv(METRICS, "mysql://u:secret@h")
     with pytest.raises(SettingError, match="GPUBUS_METRICS: metrics store 'h' is not understood"):
         await metrics_store().__aenter__()
+    for addresses, problem in (("", "is not set: write every address"), ("http://a:1,b:2", "'b:2' needs http://")):
+        monkeypatch.setenv(ALERTMANAGER, addresses)
+        with pytest.raises(SettingError, match=problem):
+            alertmanagers()
+    monkeypatch.setenv(ALERTMANAGER, "http://a:9093/, http://b:9093")
+    assert alertmanagers() == ["http://a:9093", "http://b:9093"]
     monkeypatch.delenv(METRICS)
     with pytest.raises(SettingError, match="GPUBUS_METRICS is not set: write where metrics are kept"):
         await metrics_store().__aenter__()
