@@ -7,11 +7,12 @@ import typer
 
 from deploy.cli.connect import JsonOption, NatsOption, StoreOption, open_bus, run
 from deploy.cli.errors import InputError, NotFoundError
-from deploy.cli.output import make_console, print_json, warn
+from deploy.cli.output import clean, make_console, print_json, warn
 
 if TYPE_CHECKING:
     from bus.connection import Bus
     from deploy.cli.explain import Story
+    from schemas.decision import Decision
     from schemas.pod import Pod, Waiting
 
 
@@ -19,6 +20,9 @@ def why(
     pod: Annotated[str, typer.Argument(metavar="NAMESPACE/POD", help="The pod, as Kubernetes names it.")],
     *,
     everything: Annotated[bool, typer.Option("--all", help="Show earlier decisions too.")] = False,
+    node: Annotated[
+        str | None, typer.Option("--node", metavar="NAME", help="Say why it did not go to this node.")
+    ] = None,
     as_json: JsonOption = False,
     nats: NatsOption = None,
     store: StoreOption = None,
@@ -31,12 +35,16 @@ def why(
     \b
     Examples:
       gpubus why ml/trainer-0
+      gpubus why ml/trainer-0 --node gpu-17
       gpubus why ml/trainer-0 --all --json
     """
     namespace, slash, name = pod.partition("/")
     if not (namespace and slash and name) or "/" in name:
         guess = next((part for part in (name.rpartition("/")[2], namespace) if part), "trainer-0")
         raise InputError(f"{pod!r} is no pod: write NAMESPACE/POD, such as default/{guess}")
+    if node is not None:
+        _show_elsewhere(node, *run(_ask(namespace, name, node, nats, store)), as_json=as_json)
+        return
     story = run(_gather(namespace, name, everything=everything, nats=nats, store=store))
     for line in story.unreadable:
         warn(line)
@@ -141,3 +149,49 @@ def _as_json(story: "Story") -> dict[str, Any]:
         "pod": msgspec.to_builtins(story.pod),
         "ledger_sequence": story.ledger_seq,
     }
+
+
+async def _ask(
+    namespace: str, name: str, node: str, nats: list[str] | None, store: Path | None
+) -> "tuple[Decision, Decision | None]":
+    from deploy.cli.explain import Story
+    from deploy.replay.elsewhere import ask
+
+    async with open_bus(nats, store) as bus:
+        story = Story(namespace=namespace, name=name)
+        await _decisions(bus, story, everything=True)
+        placing = next((t.decision for t in story.told if t.decision.outcome in ("allocated", "unschedulable")), None)
+        if placing is None:
+            raise NotFoundError(f"no decision about a place for pod {namespace}/{name} is known")
+        return placing, await ask(bus, placing, node)
+
+
+def _show_elsewhere(node: str, decision: "Decision", alone: "Decision | None", *, as_json: bool) -> None:
+    from deploy.cli.output import show_fields
+
+    if alone is None:
+        raise NotFoundError(
+            f"what {decision.allocator} knew of node {node!r} then cannot be told: the node was not known, or no journal of this "
+            "engine version leads to the decision"
+        )
+    if as_json:
+        print_json({"decision": decision, "node": node, "alone": alone})
+        return
+    best = decision.candidates[0] if decision.candidates else None
+    here = alone.candidates[0] if alone.candidates else None
+    if alone.node and alone.node == decision.node:
+        verdict = "it is where the pod went"
+    elif here is None:
+        verdict = f"it was refused: {alone.reason}"
+    else:
+        verdict = "it would have fit, and another was better"
+    console = make_console()
+    console.print(f"Node {clean(node)} at the moment of the decision: {verdict}", style="bold")
+    fields: list[tuple[str, object]] = [("message", alone.message if here is None else ""), ("what helps", alone.help)]
+    if here is not None:
+        fields.append(
+            ("score", f"{here.score}, from {', '.join(f'{part} {value}' for part, value in here.parts.items())}")
+        )
+    if best is not None and decision.node:
+        fields.append(("the best", f"{best.node}, score {best.score}; {decision.message}"))
+    show_fields(console, fields)

@@ -291,6 +291,34 @@ async def test_the_same_pods_are_played_under_other_rules(log: Path, tmp_path, c
         assert (await ask(capsys, "replay", *wrong, "--store", log))[0] == 2
 
 
+# Why not there
+
+
+async def test_any_node_can_be_asked_about_at_the_moment_of_a_decision(log: Path, capsys) -> None:
+    async with LocalBus(log) as local, await Bus.connect(local.urls, name="test") as bus:
+        records: list[Record] = []
+        await history.read(bus, DECISION, [">"], records.append)
+    decisions = [codec.decode_as(Decision, record.payload).data for record in records]
+    placed = next(d for d in reversed(decisions) if d.outcome == "allocated" and len(d.candidates) > 1 and d.gpus)
+    for candidate in placed.candidates:
+        code, shown = await ask(
+            capsys, "why", f"default/{placed.name}", "--node", candidate.node, "--store", log, "--json"
+        )
+        alone = json.loads(shown)["alone"]
+        assert (code, alone["outcome"], alone["candidates"][0]["score"]) == (0, "allocated", candidate.score)
+        assert alone["candidates"][0]["parts"] == candidate.parts
+    placed_names = {d.name for d in decisions if d.outcome == "allocated"}
+    refused = next(d for d in decisions if d.outcome == "unschedulable" and d.name not in placed_names)
+    report = refused.filters[-1]
+    code, shown = await ask(
+        capsys, "why", f"default/{refused.name}", "--node", report.examples[0], "--store", log, "--json"
+    )
+    assert (code, json.loads(shown)["alone"]["outcome"]) == (0, "unschedulable")
+    _, text = await ask(capsys, "why", f"default/{refused.name}", "--node", report.examples[0], "--store", log)
+    assert "it was refused" in text
+    assert (await ask(capsys, "why", f"default/{refused.name}", "--node", "nowhere", "--store", log))[0] == 1
+
+
 # Incident files
 
 
