@@ -821,3 +821,23 @@ def test_a_pod_that_takes_the_name_of_another_waits_in_its_place() -> None:
     (member,) = world.members
     member.hear_state()
     assert member.core.cluster.waiting.all() == ["second"]
+
+
+def test_a_placement_that_was_taken_back_is_taken_back_when_it_is_thought_again() -> None:
+    world = World(2)
+    first, second = world.members
+    for member in world.members:
+        member.hear_state()
+    command = world.create(SHAPES["whole"])
+    world.deliver(command, first)  # placed in memory, and not on its way yet
+    world.deliver(command, second)
+    world.pump(second)
+    world.server_takes(world.wire[0])
+    taken, other = first.made[-1].node, second.made[-1].node
+    assert taken != other
+    first.hear_ledger()
+    assert first.core.pending == 0
+    for _ in range(3):
+        world.deliver(world.create(SHAPES["whole"]), first)
+    assert [decision.node for decision in first.made[1:]].count(taken) == GPUS  # all of it is free again
+    world.think_again(first)
