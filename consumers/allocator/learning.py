@@ -30,6 +30,8 @@ class Learner:
         counts anew.
         """
         name = command.request.pool
+        if command.request.isolation == "partitioned":
+            return None  # partitions are no shares of a GPU, and nothing is prepared for them
         pool = cluster.snapshot.pools().get(name)
         if pool is None or pool.workload or pool.placement not in AHEAD or command.uid in self._counted:
             return None

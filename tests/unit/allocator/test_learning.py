@@ -90,6 +90,14 @@ def test_nothing_is_learnt_where_nobody_asks(pool: Pool) -> None:
     assert core.decider.policy("p").workload == before.workload
 
 
+def test_pods_that_take_partitions_are_not_prepared_for() -> None:
+    core, _ = started()
+    request = GpuRequest(pool="p", isolation="partitioned", vram_bytes=1)
+    for number in range(60):
+        core.schedule(Schedule(namespace="ns", name=f"pod-{number}", uid=f"u{number}", request=request), None)
+    assert (core.counters.refused, core.effects.learnt) == (60, [])
+
+
 def test_one_allocator_speaks_for_all() -> None:
     core, state = started(name="b")
     state.say(core, "allocator", "a", Presence(role="allocator", name="a"))
