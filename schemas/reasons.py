@@ -218,7 +218,7 @@ CODES: Final[dict[str, Reason]] = {reason.code: reason for reason in REASONS}
 
 
 def markdown() -> str:
-    """Return the reasons as ``docs/reasons.md`` has them, to be written there whenever they change."""
+    """Return the reasons as ``schemas/REASONS.md`` has them, to be written there whenever they change."""
     lines = [
         "# Reason codes",
         "",

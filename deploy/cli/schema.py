@@ -79,6 +79,58 @@ def jsonschema_command() -> None:
     typer.echo(_document("jsonschema"), nl=False)
 
 
+@app.command("webhook")
+def webhook_command(
+    *,
+    ca: Annotated[Path, typer.Option("--ca", metavar="FILE", help="PEM of who signed the gateway's certificate.")],
+    service: Annotated[
+        str | None, typer.Option("--service", metavar="NAMESPACE/NAME", help="The gateway's Service.")
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option("--url", metavar="URL", help="Where the gateway is, if outside the cluster.")
+    ] = None,
+    name: Annotated[str, typer.Option("--name", help="Name of the configuration.")] = "gpubus",
+    hami: Annotated[
+        bool, typer.Option("--hami/--no-hami", help="Whether limits such as nvidia.com/gpu make a pod ours.")
+    ] = True,
+    exclude: Annotated[
+        list[str] | None, typer.Option("--exclude", metavar="NAMESPACE", help="Send no pods of this namespace; repeat.")
+    ] = None,
+    timeout: Annotated[int, typer.Option("--timeout", help="Seconds that the API server waits, 1 to 30.")] = 10,
+) -> None:
+    """Print the configuration that has the API server send us the pods that ask for GPUs, and no others.
+
+    The namespace of the Service is left out of it, and kube-system: what runs there must start without us.
+
+    \b
+    Example: gpubus schema webhook --service gpubus-system/gpubus-gateway --ca ca.crt | kubectl apply -f -
+    """
+    import yaml
+
+    from producers.gateway.configuration import HAMI, Reach, webhook_configuration
+
+    at = tuple((service or "").split("/"))
+    if service is not None and (len(at) != 2 or not all(at)):  # noqa: PLR2004  namespace and name
+        raise InputError(f"--service is {service!r}: write NAMESPACE/NAME")
+    if url is not None and not url.startswith("https://"):
+        raise InputError(f"--url is {url!r}: the API server takes https:// only")
+    excluded = tuple(sorted({"kube-system", *(exclude or ()), *(at[:1] if service is not None else ())}))
+    try:
+        found = webhook_configuration(
+            name,
+            ca_bundle=ca.read_bytes(),
+            service=(at[0], at[1]) if service is not None else None,
+            url=url or "",
+            reach=Reach(resources=HAMI if hami else (), excluded_namespaces=excluded),
+            timeout_s=timeout,
+        )
+    except OSError as error:
+        raise InputError(f"--ca {ca} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    typer.echo(yaml.safe_dump(found, sort_keys=False, width=120), nl=False)
+
+
 def render_crds() -> dict[str, str]:
     """Return the definitions as YAML by file name."""
     import yaml

@@ -5,11 +5,11 @@ from pathlib import Path
 from consumers.allocator.engine.rules import STAGE_CODES, STAGES
 from schemas.reasons import CODES, REASONS, markdown
 
-DOCS = Path(__file__).parents[2] / "docs" / "reasons.md"
+DOCS = Path(__file__).parents[2] / "schemas" / "REASONS.md"
 
 
 def test_the_table_in_the_docs_is_what_the_code_says() -> None:
-    assert DOCS.read_text() == markdown(), "write schemas.reasons.markdown() to docs/reasons.md"
+    assert DOCS.read_text() == markdown(), "write schemas.reasons.markdown() to schemas/REASONS.md"
 
 
 def test_codes_are_unique_and_each_says_what_it_means_and_what_helps() -> None:
