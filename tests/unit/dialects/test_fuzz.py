@@ -89,7 +89,8 @@ def test_any_pod_is_a_request_nothing_or_a_refusal(pod: PodSpecView, profile: Wo
     if isinstance(result, RequestError):
         assert result.field
         assert result.fix
-        assert repr(result.value[:20])[1:-1] in str(result)
+        shown = result.value if len(result.value) <= 60 else result.value[:60] + "…"
+        assert repr(shown) in str(result)
     elif result is not None:
         assert 1 <= result.count <= 128
         assert not result.container_counts or sum(result.container_counts) == result.count
