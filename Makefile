@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Which tests: all but the slow ones, which `make test MARK=` runs too.
+MARK ?= not slow
 # Groups come with pip 25.1; an older pip would not know --group.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
@@ -9,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 help:
 	@echo 'make demo   see it work: a simulated cluster, two allocators, one killed half way'
-	@echo 'make test   run every test against real servers (a few minutes)'
+	@echo 'make test   run the tests against real servers (a few minutes); with MARK= the slow ones too'
 	@echo 'make test-assets  build a real API server, etcd and Alertmanager for the tests (Go needed; once, many minutes)'
 	@echo 'make lint   style, types and import direction'
 	@echo 'make bench  measure throughput, latency and the engine, beside the raw floor'
@@ -38,7 +40,7 @@ demo: $(VENV)/.demo
 	@$(BIN)/gpubus demo $(ARGS)
 
 test: $(VENV)/.test
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -m '$(MARK)' $(ARGS)
 
 test-assets:
 	@tests/assets/build.sh

@@ -20,6 +20,8 @@ GPUS = 4
 TFLOPS_MILLI = 312_000
 VRAM = 80 * GIB
 POOL = "shared"
+SYSTEM = "tensor-fusion-sys"
+"""Where our own pods are."""
 
 
 class Cluster:
@@ -66,7 +68,8 @@ class Cluster:
     async def empty(self) -> None:
         """Delete what tests have made."""
         body = json.dumps({"gracePeriodSeconds": 0}).encode()
-        paths = [resource_path("v1", "pods", "default"), resource_path("events.k8s.io/v1", "events", "default")]
+        paths = [resource_path("v1", "pods", namespace) for namespace in ("default", SYSTEM)]
+        paths.append(resource_path("events.k8s.io/v1", "events", "default"))
         paths += [resource_path("v1", "nodes"), resource_path("v1", "persistentvolumeclaims", "default")]
         for kind in KINDS:
             namespace = "default" if kind.scope == "Namespaced" else ""

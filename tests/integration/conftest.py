@@ -14,12 +14,11 @@ from bus.kube.client import Client
 from deploy.cli.schema import render_crds
 from deploy.local.processes import RoleProcess
 from deploy.local.server import LocalServer
-from tests.integration.cluster import Cluster
+from tests.integration.cluster import SYSTEM, Cluster
 from tests.integration.plane import ControlPlane, find_assets
 
 SHM = Path("/dev/shm")
 DEPLOY = Path(__file__).parents[2] / "deploy"
-SYSTEM = "tensor-fusion-sys"
 
 
 @pytest.fixture(scope="session")
