@@ -39,13 +39,13 @@ def decode(payload: bytes) -> Event[Any]:
     """
     try:
         envelope = _envelope.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UndecodableError(f"not a CloudEvent: {error}") from None
     if envelope.type not in EVENT_TYPES:
         raise UndecodableError(f"unknown event type {envelope.type!r}: known are {', '.join(EVENT_TYPES)}")
     try:
         data = _payload_decoder(envelope.type).decode(envelope.data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UndecodableError(f"bad {envelope.type} payload: {error}") from None
     return msgspec.structs.replace(envelope, data=data)
 
@@ -68,6 +68,6 @@ def decode_as(struct: type[T], payload: bytes) -> Event[T]:
     """
     try:
         event: Event[T] = _event_decoder(struct).decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UndecodableError(f"not a {struct.__name__} event: {error}") from None
     return event

@@ -115,7 +115,7 @@ def _hami(context: Context) -> HamiConfig:
 def _decode(raw: bytes, namespace: str) -> tuple[dict[str, Any], PodSpecView]:
     try:
         known, pod = _known.decode(raw), _whole.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError("pod", "", f"is no pod that could be created: {error}", "see the Kubernetes API") from None
     if not known.spec.containers:
         raise RequestError("spec.containers", "", "is empty", "a pod has at least one container")

@@ -8,7 +8,7 @@ import typer
 
 from deploy.cli.connect import JsonOption, NatsOption, StoreOption, open_bus, run
 from deploy.cli.errors import InputError, NotFoundError
-from deploy.cli.output import clean, instant, make_console, make_table, print_json, show_fields
+from deploy.cli.output import clean, instant, make_console, make_table, print_json, show_fields, warn
 
 if TYPE_CHECKING:
     from consumers.alerter.backtest import Backtest
@@ -155,6 +155,7 @@ async def _read(
     nats: list[str] | None, store: Path | None
 ) -> "tuple[RuleSet | None, RuleRefusal | None, list[RuleState]]":
     from bus.codec import decode_as
+    from bus.errors import UndecodableError
     from bus.history import newest
     from bus.streams import STATE
     from consumers.alerter.rulebook import ACTIVE, REFUSED
@@ -164,12 +165,15 @@ async def _read(
     async with open_bus(nats, store) as bus:
         records, _ = await newest(bus, STATE, [ACTIVE, REFUSED, "gpubus.state.alert.*"])
     for record in records:
-        if record.subject == ACTIVE:
-            active = decode_as(RuleSet, record.payload).data
-        elif record.subject == REFUSED:
-            refusal = decode_as(RuleRefusal, record.payload).data
-        else:
-            states.append(decode_as(RuleState, record.payload).data)
+        try:
+            if record.subject == ACTIVE:
+                active = decode_as(RuleSet, record.payload).data
+            elif record.subject == REFUSED:
+                refusal = decode_as(RuleRefusal, record.payload).data
+            else:
+                states.append(decode_as(RuleState, record.payload).data)
+        except UndecodableError as error:
+            warn(f"STATE {record.seq} on {record.subject} is left out: {error.reason}")
     return active, refusal, sorted(states, key=lambda state: state.rule)
 
 

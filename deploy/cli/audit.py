@@ -1,15 +1,19 @@
 """``gpubus audit``: is the log as it was written?"""
 
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from deploy.cli.connect import JsonOption, NatsOption, StoreOption, open_bus, run
-from deploy.cli.errors import NEGATIVE
+from deploy.cli.errors import NEGATIVE, InputError
+from deploy.cli.transfer import REDACTED
 
 if TYPE_CHECKING:
     from deploy.replay.evidence import Evidence
+
+_DIGEST: Final = re.compile(r"[0-9a-f]{16,128}")
 
 app = typer.Typer(
     help="""Find out whether the log is as it was written.
@@ -51,6 +55,12 @@ def verify(
     \b
     Example: gpubus audit verify --store incident
     """
+    if store is not None and (store / REDACTED).exists():
+        raise InputError(
+            f"--store {store} holds a redacted log, and digests are of the original: `gpubus replay --verify` can check it"
+        )
+    if head is not None and not _DIGEST.fullmatch(head):
+        raise InputError(f"--head {head!r} is no digest: write the one that an earlier run printed")
     found = run(_walk(nats, store))
     other = head is not None and head != found.head
     if as_json:

@@ -7,6 +7,7 @@ mistyped option answer at once.
 import contextlib
 import io
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -87,8 +88,18 @@ app.add_typer(ledger.app, name="ledger")
 app.add_typer(schema.app, name="schema")
 
 
+def _open_standard_streams() -> None:
+    """Open what the caller closed (``>&-``): the next file or socket would take its number, and libuv aborts over that."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, by default that of the process, and return its exit code."""
+    _open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             with contextlib.suppress(ValueError, OSError):

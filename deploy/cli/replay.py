@@ -77,6 +77,7 @@ def replay(
 
 
 async def _verify(since: str | None, until: str | None, nats: list[str] | None, store: Path | None) -> "Verdict":
+    from bus.streams import LEDGER, stream_info
     from deploy.cli.when import ledger_sequence
     from deploy.replay.verify import Verifier
 
@@ -85,6 +86,10 @@ async def _verify(since: str | None, until: str | None, nats: list[str] | None, 
         gc.set_threshold(100_000, 50, 100)
         first = await ledger_sequence(bus, since, "--from") if since is not None else 0
         last = await ledger_sequence(bus, until, "--to") if until is not None else None
+        end = (await stream_info(bus, LEDGER)).state.last_seq
+        if first > (end if last is None else last):
+            after = f"after --to {until}" if last is not None else f"behind the ledger's last record, {end}"
+            raise InputError(f"--from {since} is {after}: nothing would be compared")
         return await Verifier(bus, first, last).run()
 
 

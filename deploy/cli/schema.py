@@ -1,11 +1,15 @@
 """``gpubus schema``: the contracts that others build on, as files."""
 
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from deploy.cli.errors import InputError
+
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_HTTPS: Final = re.compile(r"https://([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:\d{1,5})?(/[A-Za-z0-9._/-]*)?")
 
 app = typer.Typer(
     help="""Write the contracts that others build on, as files.
@@ -109,16 +113,23 @@ def webhook_command(
 
     from producers.gateway.configuration import HAMI, Reach, webhook_configuration
 
+    if (service is None) == (url is None):
+        raise InputError("say where the gateway is: --service NAMESPACE/NAME, or --url for one outside the cluster")
     at = tuple((service or "").split("/"))
-    if service is not None and (len(at) != 2 or not all(at)):  # noqa: PLR2004  namespace and name
+    if service is not None and (len(at) != 2 or not all(map(_LABEL.fullmatch, at))):  # noqa: PLR2004  namespace and name
         raise InputError(f"--service is {service!r}: write NAMESPACE/NAME")
-    if url is not None and not url.startswith("https://"):
-        raise InputError(f"--url is {url!r}: the API server takes https:// only")
+    if url is not None and not _HTTPS.fullmatch(url):
+        raise InputError(
+            f"--url is {url!r}: write one such as https://10.0.0.7:9443; the API server takes https:// only"
+        )
+    for option, text in (("--name", name), *(("--exclude", one) for one in exclude or ())):
+        if not _LABEL.fullmatch(text):
+            raise InputError(f"{option} is {text!r}: use lower-case letters, digits and hyphens")
     excluded = tuple(sorted({"kube-system", *(exclude or ()), *(at[:1] if service is not None else ())}))
     try:
         found = webhook_configuration(
             name,
-            ca_bundle=ca.read_bytes(),
+            ca_bundle=_authority(ca),
             service=(at[0], at[1]) if service is not None else None,
             url=url or "",
             reach=Reach(resources=HAMI if hami else (), excluded_namespaces=excluded),
@@ -129,6 +140,24 @@ def webhook_command(
     except ValueError as error:
         raise InputError(str(error)) from None
     typer.echo(yaml.safe_dump(found, sort_keys=False, width=120), nl=False)
+
+
+def _authority(file: Path) -> bytes:
+    """Return a PEM file of certificates. What is in it becomes public: a private key must not."""
+    import ssl
+
+    pem = file.read_bytes()
+    if b"PRIVATE KEY" in pem:
+        raise InputError(
+            f"--ca {file} holds a private key, which would become public: name the file with the certificate"
+        )
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=pem.decode("ascii"))
+    except (ssl.SSLError, UnicodeDecodeError, ValueError):
+        raise InputError(
+            f"--ca {file} holds no certificate: name a PEM file that begins with BEGIN CERTIFICATE"
+        ) from None
+    return pem
 
 
 def render_crds() -> dict[str, str]:

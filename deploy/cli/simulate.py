@@ -76,11 +76,30 @@ def _read(file: Path) -> "KubePod":
 
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()
-        return msgspec.convert(_with_quantities(yaml.safe_load(text)), KubePod)
+        manifest = _with_quantities(yaml.safe_load(text))
+        _check(file, manifest)
+        return msgspec.convert(manifest, KubePod)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--file {file} cannot be read: {error}") from None
+    except RecursionError:
+        raise InputError(f"--file {file} is no pod: it is nested without end") from None
     except (yaml.YAMLError, msgspec.ValidationError) as error:
         raise InputError(f"--file {file} is no pod: {error}; write a manifest with kind: Pod") from None
+
+
+def _check(file: Path, manifest: Any) -> None:
+    """Name what people get wrong most often in a way that the decoder could not."""
+    if not isinstance(manifest, dict):
+        return
+    kind = manifest.get("kind", "Pod")
+    if kind != "Pod":
+        raise InputError(f"--file {file} has kind {kind!r}: write a manifest with kind: Pod, such as a pod template's")
+    meta = manifest.get("metadata")
+    for part in ("annotations", "labels"):
+        written = meta.get(part) if isinstance(meta, dict) else None
+        for key, value in written.items() if isinstance(written, dict) else ():
+            if not isinstance(value, str):
+                raise InputError(f"--file {file}: {part[:-1]} {key} is {value!r}: write it in quotes")
 
 
 def _with_quantities(value: Any, *, inside: bool = False) -> Any:

@@ -1,13 +1,17 @@
 """``gpubus export`` and ``gpubus import``: an incident as a file, and back on a bus of its own."""
 
+import shutil
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from deploy.cli.connect import JsonOption, NatsOption, StoreOption, open_bus, run
 from deploy.cli.errors import InputError
 from deploy.cli.when import cut_of, instant_of, split_moment
+
+REDACTED: Final = ".redacted"
+"""Marks a store whose log has been redacted: what is chained by digests of the original cannot hold in it."""
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The file, such as incident.log.gz.")]
 
@@ -103,9 +107,18 @@ async def _import(file: Path, store: Path) -> tuple[int, bool]:
 
     try:
         header, entries = logfile.read(file)
+    except (logfile.LogFileError, OSError) as error:
+        raise InputError(str(error)) from None
+    try:
         # What others were told and when they have to look again is no part of the past.
         async with LocalBus(store) as local, await Bus.connect(local.urls, name="gpubus-import") as bus:
             await ensure_streams(bus, StreamLimits(ledger_revisions=-1))
-            return await put_back(bus, entries), header.redacted
-    except (logfile.LogFileError, OSError) as error:
-        raise InputError(str(error)) from None
+            count = await put_back(bus, entries)
+    except BaseException as error:
+        shutil.rmtree(store, ignore_errors=True)  # a part of a log would answer as if it were the whole
+        if isinstance(error, logfile.LogFileError | OSError):
+            raise InputError(str(error)) from None
+        raise
+    if header.redacted:
+        (store / REDACTED).touch()
+    return count, header.redacted

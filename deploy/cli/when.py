@@ -25,6 +25,8 @@ SequenceOption = Annotated[
 _AGE: Final = re.compile(r"(\d{1,9})([smhd])")
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _NS: Final = 1_000_000_000
+_NO_SEQUENCE: Final = 1 << 63
+"""More messages than any stream counts."""
 
 
 def instant_of(text: str, option: str) -> datetime:
@@ -61,7 +63,7 @@ async def cut_of(bus: "Bus", at: str | None, sequence: int | None) -> "Cut | Non
     if at is not None and sequence is not None:
         raise InputError("--at and --seq each name a moment: keep one of them")
     if sequence is not None:
-        time_ns = await time_of(bus, LEDGER, sequence)
+        time_ns = await time_of(bus, LEDGER, sequence) if sequence < _NO_SEQUENCE else None
         if time_ns is None:
             raise InputError(f"--seq {sequence}: the ledger holds no such record: `gpubus state` says how far it goes")
         return Cut(ledger=sequence, time_ns=time_ns)
@@ -82,7 +84,7 @@ async def ledger_sequence(bus: "Bus", text: str, option: str) -> int:
         InputError: It is no moment.
     """
     if text.isascii() and text.isdigit():
-        return int(text)
+        return min(int(text), _NO_SEQUENCE - 1)
     from deploy.cli.history import lanes
 
     (lane,) = await lanes(bus, "gpubus.ledger.>")

@@ -30,6 +30,9 @@ SETTINGS: Final[dict[str, str]] = {
 """What of a pool's capacity can be set, as the custom resource names it, and the field that it is here."""
 
 
+_POOLS: Final = subjects.subject("state", "pool") + "."
+
+
 class Rules(msgspec.Struct, frozen=True):
     """What is to be other than it was. ``placement`` None keeps each pool's; ``settings`` are fields of Oversubscription."""
 
@@ -39,7 +42,7 @@ class Rules(msgspec.Struct, frozen=True):
 
     def apply(self, record: Record) -> Record:
         """Return a record of STATE as it would have been."""
-        if record.deleted or subjects.names(record.subject)[1] != "pool":
+        if record.deleted or not record.subject.startswith(_POOLS):
             return record
         try:
             event = codec.decode_as(Pool, record.payload)

@@ -50,11 +50,16 @@ _encoder = msgspec.json.Encoder()
 
 
 def write(path: Path, entries: list[tuple[str, Record]], *, redacted: bool) -> None:
-    """Write messages, each with its stream."""
-    with gzip.GzipFile(path, "wb", mtime=0) as file:
-        file.write(_encoder.encode(Header(format=FORMAT, records=len(entries), redacted=redacted)) + b"\n")
-        for stream, record in entries:
-            file.write(_encoder.encode(_as_line(stream, record)) + b"\n")
+    """Write messages, each with its stream. The file is there whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    try:
+        with gzip.GzipFile(part, "wb", mtime=0) as file:
+            file.write(_encoder.encode(Header(format=FORMAT, records=len(entries), redacted=redacted)) + b"\n")
+            for stream, record in entries:
+                file.write(_encoder.encode(_as_line(stream, record)) + b"\n")
+        part.rename(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _as_line(stream: str, record: Record) -> Line:
@@ -69,7 +74,8 @@ def _as_line(stream: str, record: Record) -> Line:
 def _is_json(payload: bytes) -> bool:
     try:
         json.loads(payload)
-    except ValueError:
+        _line.decode(_encoder.encode(Line("", 0, "", 0, msgspec.Raw(payload))))
+    except (ValueError, RecursionError):  # nested deeper than readers go
         return False
     return True
 

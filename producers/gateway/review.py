@@ -32,7 +32,7 @@ def read(body: bytes) -> ReviewRequest:
     """
     try:
         review = _review.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadReviewError(f"the body is no AdmissionReview: {error}") from None
     if review.kind != "AdmissionReview" or review.api_version != REVIEW_VERSION:
         raise BadReviewError(

@@ -1,12 +1,13 @@
 """The webhook's configuration as the command prints it; what the API server makes of it is tested against a real one."""
 
+import trustme
 import yaml
 
 from deploy.cli.main import main
 
 
 def test_the_configuration_names_the_service_and_leaves_its_namespace_out(tmp_path, capsys):
-    (tmp_path / "ca.crt").write_text("PEM")
+    trustme.CA().cert_pem.write_to_path(tmp_path / "ca.crt")
     code = main(["schema", "webhook", "--service", "sys/gateway", "--ca", str(tmp_path / "ca.crt"), "--no-hami"])
     (hook,) = yaml.safe_load(capsys.readouterr().out)["webhooks"]
     assert code == 0
@@ -22,10 +23,19 @@ def test_the_configuration_names_the_service_and_leaves_its_namespace_out(tmp_pa
 
 
 def test_what_cannot_be_rendered_is_said_in_one_line(tmp_path, capsys):
-    (tmp_path / "ca.crt").write_text("PEM")
-    ca = ["--ca", str(tmp_path / "ca.crt")]
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.crt")
+    authority.private_key_pem.write_to_path(tmp_path / "ca.key")
+    (tmp_path / "junk").write_bytes(b"\x7fELF")
+    ca, service = ["--ca", str(tmp_path / "ca.crt")], ["--service", "a/b"]
     for arguments, says in (
-        ([*ca], "by its Service or by its URL"),
+        ([*ca], "--service NAMESPACE/NAME, or --url"),
+        (["--ca", str(tmp_path / "ca.key"), *service], "holds a private key"),
+        (["--ca", str(tmp_path / "junk"), *service], "holds no certificate"),
+        ([*ca, "--service", "a/B_X"], "write NAMESPACE/NAME"),
+        ([*ca, "--url", "https://["], "write one such as https://"),
+        ([*ca, *service, "--name", "bad name!"], "--name is 'bad name!'"),
+        ([*ca, *service, "--exclude", "UPPER case"], "--exclude is 'UPPER case'"),
         ([*ca, "--service", "x"], "write NAMESPACE/NAME"),
         ([*ca, "--url", "http://x"], "https:// only"),
         ([*ca, "--service", "a/b", "--timeout", "99"], "1 to 30"),

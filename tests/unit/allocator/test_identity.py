@@ -59,3 +59,14 @@ def test_a_ledger_record_of_another_node_freezes_the_one_it_stands_under():
     host = core.snapshot.host("a")
     assert host is not None
     assert host.frozen
+
+
+def test_json_nested_without_end_is_undecodable():
+    whole = record(subjects.state("node", "a"), Node(name="a", pool="p")).payload
+    deep = whole[: whole.index(b'"data":') + len(b'"data":')]
+    core = Core("x", lambda: 0)
+    for payload in (b"[" * 100_000, deep + b"[" * 100_000):
+        with pytest.raises(UndecodableError):
+            core.on_state(Record(subjects.state("node", "a"), 1, payload))
+        with pytest.raises(UndecodableError):
+            codec.decode(payload)

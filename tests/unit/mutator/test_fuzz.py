@@ -3,6 +3,7 @@
 import copy
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -123,3 +124,8 @@ def admit(pod):
 def test_every_pod_has_an_answer(pod):
     found = admit(pod)
     assert isinstance(found, Mutation) or len(found) > 10
+
+
+def test_a_pod_nested_without_end_has_an_answer_too():
+    with pytest.raises(RequestError, match="no pod"):
+        mutate(b'{"metadata": {}, "spec": {"containers": [{"name": "a"}], "x": ' + b"[" * 100_000, "ml", "u", context())
