@@ -114,6 +114,26 @@ class NodeRules(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return None if rules == cls() else rules
 
 
+def holds(operator: str, values: tuple[str, ...], value: str | None) -> bool:
+    """Return whether a requirement is met by the value of its key, None where there is none.
+
+    Source: Kubernetes, ``NodeSelectorRequirement``: ``Gt`` and ``Lt`` compare whole numbers, and what is none meets neither.
+    """
+    match operator:
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+    number, bound = whole_number(value or ""), whole_number(values[0]) if len(values) == 1 else None
+    if number is None or bound is None:
+        return False
+    return number > bound if operator == "Gt" else number < bound
+
+
 def whole_number(text: str) -> int | None:
     """Return the number that a label value or requirement states; None if it states none of 64 bits."""
     digits = text[1:] if text[:1] in ("+", "-") else text

@@ -114,15 +114,19 @@ class Counters:
     def _on_ledger(self, record: Record) -> None:
         try:
             _, kind, *name = subjects.names(record.subject)
-            if kind != "workload":
-                return
-            owner = "/".join(name)
+        except ValueError as error:
+            log.warning("LEDGER %d: %s", record.seq, error)  # it names no controller, so nobody's slots hang on it
+            return
+        if kind != "workload":
+            return
+        owner = "/".join(name)
+        try:
             data = None if record.deleted else codec.decode_as(WorkloadSlots, record.payload).data
             if data is not None:
                 codec.check_name(data.owner, owner)
-        except (UndecodableError, ValueError) as error:
+        except UndecodableError as error:
             log.warning("LEDGER %d on %s: %s", record.seq, record.subject, error)
-            self._frozen.add("/".join(subjects.names(record.subject)[2:]))
+            self._frozen.add(owner)
             return
         self._frozen.discard(owner)
         self._keep(owner, record.seq, data or WorkloadSlots(owner=owner))
@@ -141,17 +145,10 @@ class Counters:
         before = self._pods.pop(record.subject, "")
         if slot:
             self._pods[record.subject] = slot
-        if not self._loaded:
-            self._loaded_later(slot, uid)
-            return
-        if before and before != slot:
+        if self._loaded and before and before != slot:
             self._later(self._owners.get(before, ""), before, "")
         if slot and slot != before:
             self._later(self._owners.get(slot, ""), slot, uid)
-
-    def _loaded_later(self, slot: str, uid: str) -> None:
-        if slot and (owner := self._owners.get(slot, "")):
-            self._later(owner, slot, uid)
 
     def _later(self, owner: str, slot: str, uid: str) -> None:
         if owner:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from schemas.kube.base import LabelSelector, NodeSelector, SelectorTerm
-from schemas.node_rules import whole_number
+from schemas.node_rules import holds
 
 
 def selects(selector: NodeSelector, labels: Mapping[str, str], name: str) -> bool:
@@ -25,17 +25,4 @@ def selects_labels(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
 
 
 def _holds(term: SelectorTerm, labels: Mapping[str, str]) -> bool:
-    value = labels.get(term.key)
-    match term.operator:
-        case "In":
-            return value in term.values
-        case "NotIn":
-            return value not in term.values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-    number, bound = whole_number(value or ""), whole_number(term.values[0]) if len(term.values) == 1 else None
-    if number is None or bound is None:
-        return False
-    return number > bound if term.operator == "Gt" else number < bound
+    return holds(term.operator, term.values, labels.get(term.key))

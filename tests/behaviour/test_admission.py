@@ -11,7 +11,7 @@ import trustme
 
 from bus import codec, subjects
 from bus.connection import Bus
-from consumers.mutator.counters import Counters
+from consumers.mutator.counters import Counters, SlotsUnknownError, slots_subject
 from consumers.mutator.mutate import SLOT_LABEL, Context
 from consumers.mutator.service import Mutator
 from producers.gateway.service import GatewayService
@@ -220,6 +220,17 @@ async def test_of_ten_replicas_at_once_exactly_three_are_ours(server, client):
         assert "patch" in dry.json()["response"]
         last = await client.post("/mutate-v1-pod", json=review(gpu_pod(replicas="5"), uid="r13"))
         assert "patch" in last.json()["response"], "a dry run takes nothing"
+
+
+async def test_junk_in_the_ledger_stops_no_counting(bus):
+    counters = Counters(bus, "a")
+    await counters.start()
+    for subject in ("gpubus.ledger.node.=ZZ", slots_subject("ml/ReplicaSet/junk/o1")):
+        await bus.publisher.publish(subject, b"{")
+    with pytest.raises(SlotsUnknownError, match="cannot be read"):
+        await counters.take("ml/ReplicaSet/junk/o1", "s1", 1)
+    assert await counters.take("ml/ReplicaSet/web/o1", "s1", 1)
+    await counters.stop()
 
 
 async def test_slots_come_back_when_their_pod_ends_or_goes(bus, server):

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from schemas.cluster import Node
-from schemas.node_rules import NodeRequirement, NodeRules, NodeTerm, Taint, Toleration, whole_number
+from schemas.node_rules import NodeRequirement, NodeRules, NodeTerm, Taint, Toleration, holds
 
 NAME_FIELD: Final = "metadata.name"
 """The only field of a node that a term can match."""
@@ -51,21 +51,7 @@ def _matches(term: NodeTerm, node: Node) -> bool:
 
 
 def _meets(requirement: NodeRequirement, labels: dict[str, str]) -> bool:
-    value = labels.get(requirement.key)
-    match requirement.operator:
-        case "In":
-            return value in requirement.values
-        case "NotIn":
-            return value not in requirement.values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case _:
-            number, bound = whole_number(value or ""), whole_number(requirement.values[0])
-            if number is None or bound is None:
-                return False
-            return number > bound if requirement.operator == "Gt" else number < bound
+    return holds(requirement.operator, requirement.values, labels.get(requirement.key))
 
 
 def _tolerated(rules: NodeRules | None, taint: Taint) -> bool:
