@@ -3,9 +3,9 @@
 Method: an embedded nats-server on R1 file storage, allocators in processes of their own. The throughput rows queue every
 pod while the allocators' consumer is paused and then resume it, so that allocators and server are measured and not the
 feeder. The rate is that of the last nine tenths of the decisions, by the server's time stamps: resuming a paused consumer
-takes the server up to a second, and no decision is stored meanwhile. The latency row offers 500 pods/s
-and measures from the publish of a pod to the arrival of its decision. The floor rows use the project's own publisher
-without any allocator: acknowledged publishes, and compare-and-set records, both pipelined.
+takes the server up to a second, and no decision is stored meanwhile. The latency row offers 500 pods/s to an allocator
+that knows the cluster already, and measures from the publish of a pod to the arrival of its decision. The floor rows use
+the project's own publisher without any allocator: acknowledged publishes, and compare-and-set records, both pipelined.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from deploy.local.audit import audit
 from deploy.local.processes import RoleProcess
 from deploy.local.server import LocalServer
 from producers.simulator.build import build_inventory, build_node, build_pod
+from producers.simulator.cluster import Cluster
 from producers.simulator.service import Simulator
 from producers.simulator.trace import Trace
 from schemas.cluster import Pool
@@ -129,6 +130,7 @@ async def throughput(trace: Trace, allocators: int) -> dict[str, float]:
 async def latency(trace: Trace, rate: float) -> tuple[float, float]:
     """Return the median and the 99th percentile, in milliseconds, at ``rate`` pods per second offered."""
     async with running_bus() as (server, bus):
+        await publish(bus, Cluster(trace, POOL).announcement(datetime.now(UTC)))
         worker = RoleProcess("allocator", [server.url])
         await worker.start()
         stop = asyncio.Event()
