@@ -82,7 +82,8 @@ def commands(
 ) -> list[Outgoing]:
     """Return what has to be done because a pod is ``after`` as of ``version``; None is no pod of ours.
 
-    Ids name the STATE record that is departed from, so that replicas which do the same step say the same.
+    Ids name the STATE record that is departed from, so that replicas which do the same step say the same. A pod that has
+    ended is released even if STATE never knew it alive: whoever had it scheduled may have died before saying so.
     """
     before = stored.pod if stored is not None else None
     step = f"{stored.seq if stored is not None else 0}:{version}"
@@ -90,7 +91,9 @@ def commands(
     same = before is not None and now is not None and before.uid == now.uid
     found: list[Outgoing] = []
     if before is not None and not before.ended and (not same or (now is not None and now.ended)):
-        found.append(_release(key, before, after.phase if after is not None and same else "Deleted", step, at))
+        found.append(release(key, before, after.phase if after is not None and same else "Deleted", step, at))
+    if after is not None and now is not None and now.ended and not same:
+        found.append(release(key, now, after.phase, step, at))
     if after is not None and now is not None and not now.ended and not now.node:
         asked = before is not None and same and before.asks == now.asks
         if not asked:
@@ -137,7 +140,8 @@ def _schedule(pod: Pod, now: Known, step: str, at: datetime) -> Outgoing:
     return subjects.work("schedule", pod.request.pool), encode(event), event.id
 
 
-def _release(key: tuple[str, ...], before: Known, reason: str, step: str, at: datetime) -> Outgoing:
+def release(key: tuple[str, ...], before: Known, reason: str, step: str, at: datetime) -> Outgoing:
+    """Return the command to give back what a pod holds; ``step`` tells apart the occasions on which it is said."""
     event = Event(
         id=f"{before.uid}:release:{step}",
         source=SOURCE,

@@ -19,7 +19,7 @@ from bus.tasks import end
 from producers.watcher.mirror import Mirror, Wish
 from producers.watcher.plan import Outgoing
 from producers.watcher.volumes import Claim, PersistentVolume
-from producers.watcher.world import Key, World, subject_of
+from producers.watcher.world import POD, Key, Told, World, subject_of
 from schemas.kube.base import API_VERSION
 from schemas.kube.core import KubeNode, KubePod
 from schemas.kube.resources import ResourceQuota
@@ -154,16 +154,18 @@ class Watcher:
         at = datetime.now(UTC)
         commands: list[Outgoing] = []
         wishes: list[Wish] = []
-        settled: dict[str, tuple[str, Key, int]] = {}
+        settled: dict[str, tuple[str, Key, Told]] = {}
         for (kind, key), news in batch.items():
             subject = subject_of(kind, key)
             stored = self._mirror.stored(subject)
+            if kind == POD:
+                commands += self.world.owed(key, stored, at)
             told = self.world.tell(kind, key, stored, at, self._mirror.seq, news=news)
             if told is None:
                 self.world.done(kind, key, stored.version if stored is not None else 0)
                 continue
             commands += told.commands
-            settled[subject] = (kind, key, told.version)
+            settled[subject] = (kind, key, told)
             if told.payload or stored is not None:
                 wishes.append(Wish(subject, told.payload, self._mirror.last(subject), told.stored))
         await self._mirror.say(commands)
@@ -171,11 +173,11 @@ class Watcher:
         failed = {wish.subject for wish in await self._mirror.replace(wishes)}
         self._told += len(wishes) - len(failed)
         self._overtaken += len(failed)
-        for subject, (kind, key, version) in settled.items():
+        for subject, (kind, key, told) in settled.items():
             if subject in failed:
-                self.world.again(kind, key)
+                self.world.again(told)
             else:
-                self.world.done(kind, key, version)
+                self.world.done(kind, key, told.version)
         if failed and len(failed) == len(wishes):
             await asyncio.sleep(RETRY_S)  # the bus is away, most likely
 

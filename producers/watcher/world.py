@@ -11,7 +11,7 @@ from bus import subjects
 from producers.watcher import volumes
 from producers.watcher.members import HYPERVISOR, Members
 from producers.watcher.nodes import Nodes, Seat
-from producers.watcher.plan import Outgoing, Stored, commands, digest, fact, known, refusal
+from producers.watcher.plan import Known, Outgoing, Stored, commands, digest, fact, known, refusal, release
 from producers.watcher.reading import Refusal, project, read_request
 from producers.watcher.volumes import Claims, Volumes
 from schemas.cluster import EVERY_GPU, Node
@@ -81,6 +81,8 @@ class World:
         self._asking: dict[Key, KubePod] = {}
         self._bound: dict[Key, KubePod] = {}
         self._gone: dict[Key, int] = {}
+        self._unsaid: dict[Key, dict[str, Known]] = {}
+        """Pods that were told to the allocators, by name and UID, of which STATE did not take our word."""
         self._there: set[Key] = set()
         self._refused: dict[Key, tuple[str, Refusal]] = {}
         self._holders: dict[str, frozenset[str]] = {}
@@ -331,9 +333,30 @@ class World:
             if self._gone.get(key, version + 1) <= version:
                 del self._gone[key]
 
-    def again(self, kind: str, key: Key) -> None:
-        """What was to be said of an object could not be."""
+    def again(self, told: Told) -> None:
+        """What was to be said of an object could not be; its commands were given."""
+        found = place(told.subject)
+        if found is None:
+            return
+        kind, key = found
+        if told.stored is not None and told.stored.pod is not None:
+            self._unsaid.setdefault(key, {})[told.stored.pod.uid] = told.stored.pod
         self._mark(kind, key)
+
+    def owed(self, key: Key, stored: Stored | None, at: datetime) -> list[Outgoing]:
+        """Return releases of pods that were scheduled under this name and that nobody else can know of any more."""
+        if key not in self._unsaid:
+            return []
+        item = self._bound.get(key) or self._asking.get(key)
+        if stored is not None and stored.pod is not None:
+            self._unsaid[key].pop(stored.pod.uid, None)  # whoever departs from that record gives the command
+        if item is None and key in self._there and stored is None:
+            return []  # it is there, unreadable, and may be any of them
+        left = self._unsaid.pop(key)
+        over = {uid: pod for uid, pod in left.items() if item is None or item.metadata.uid != uid}
+        if left.keys() - over.keys():
+            self._unsaid[key] = {uid: pod for uid, pod in left.items() if uid not in over}
+        return [release(key, pod, "Deleted", "overtaken", at) for pod in over.values() if not pod.ended]
 
     def _tell_pod(self, key: Key, stored: Stored | None, at: datetime, seq: int) -> Told | None:
         subject = subject_of(POD, key)
@@ -368,6 +391,9 @@ class World:
             return None
         version = item.metadata.version
         said = commands(key, stored, None, version, at)
+        if item.ended and not same:
+            unknown = Known(item.metadata.uid, "", item.spec.node_name, ended=True, asks=b"")
+            said.append(release(key, unknown, item.status.phase, str(version), at))
         return _told(key, at, said, about=(subject_of(POD, key), "", version), value=None, stored=stored)
 
     def _claim_problem(self, namespace: str, name: str) -> str:

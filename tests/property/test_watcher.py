@@ -6,6 +6,7 @@ The bus is played by a dictionary with the compare-and-set of the real one; ever
 from datetime import UTC, datetime
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -126,12 +127,13 @@ class Watchers(RuleBasedStateMachine):
         for (kind, key), news in batch.items():
             subject = subject_of(kind, key)
             stored = self.stored.get(subject)
+            owed = replica.world.owed(key, stored, NOW) if kind == POD else []
             told = replica.world.tell(kind, key, stored, NOW, self.seq, news=news)
+            for _, payload, msg_id in owed + (told.commands if told is not None else []):
+                self.commands.setdefault(msg_id, codec.decode(payload).data)
             if told is None:
                 replica.world.done(kind, key, stored.version if stored is not None else 0)
                 continue
-            for _, payload, msg_id in told.commands:
-                self.commands.setdefault(msg_id, codec.decode(payload).data)
             replica.wishes.append((kind, key, told, self.state.get(subject, (0, b""))[0], stored))
 
     @rule(which=st.integers(0, 1))
@@ -146,7 +148,7 @@ class Watchers(RuleBasedStateMachine):
                 self._replace(subject, told.payload, replica)
                 replica.world.done(kind, key, told.version)
             else:
-                replica.world.again(kind, key)
+                replica.world.again(told)
 
     def _replace(self, subject: str, payload: bytes, by: Replica) -> None:
         self.seq += 1
@@ -164,7 +166,8 @@ class Watchers(RuleBasedStateMachine):
     def crash(self, which: int) -> None:
         """What was decided is lost; a new process lists what there is.
 
-        If the commands were given and the pod vanishes before anybody has stored it, the binder finds it gone.
+        If the commands were given and the pod vanishes before anybody has stored it, the binder finds it gone; the
+        reconciler does, if it was bound by then.
         """
         for _, key, _, _, _ in self.replicas[which].wishes:
             self.left_to_binder |= {
@@ -216,6 +219,27 @@ def _readable(pod: KubePod) -> bool:
 
 TestWatchers = Watchers.TestCase
 TestWatchers.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ("create", "crash 1", "think 1", "bind", "end"),
+        ("create", "hear 1", "think 1", "delete", "create"),
+        ("create", "hear 1", "think 1", "bind", "delete", "create"),
+        ("create", "hear 1", "think 1", "bind", "end", "write 1", "crash 1"),
+        ("create", "hear 1", "think 1", "crash 1", "end"),
+    ],
+)
+def test_what_is_scheduled_before_state_knows_the_pod_is_released(steps: tuple[str, ...]) -> None:
+    machine = Watchers()
+    for step in steps:
+        name, _, which = step.partition(" ")
+        if which:
+            getattr(machine, name)(int(which))
+        else:
+            getattr(machine, name)("a", *(["50"] if name == "create" else []))
+    machine.teardown()
 
 
 def test_the_model_speaks_of_pods() -> None:
