@@ -21,6 +21,11 @@ and ``hard`` limit in the process and in a worker, ``partitioned`` takes a hardw
 """
 VgpuMode = Literal["hami-core", "mig", "mps"]
 
+PreemptionScope = Literal["never", "namespace", "cluster"]
+"""Whose pods may be evicted to make room for a pod of higher quality of service or priority: nobody's, those of its own
+namespace, or everybody's (``preemptClusterWideFromEnv``).
+"""
+
 Amount = units.Amount
 
 EVERY_GPU = "*"
@@ -199,6 +204,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
         workload: The pods that are expected, for the placement modes that prepare for them; empty for what is
             learnt from those that come, and a vague guess at first.
         max_workers_per_node: Most pods with GPUs on one node (``maxWorkerPerNode``); 0 for no limit.
+        preemption: See :data:`PreemptionScope`. A watcher states it for every pool; what nobody has stated evicts nobody.
         node_policy: HAMi's choice among nodes for pods that state none (``nodeSchedulerPolicy``). With this, ``gpu_policies`` or
             ``scoring_weights`` HAMi's scores take the place of the placement mode.
         gpu_policies: HAMi's choice among GPUs for pods that state none (``gpuSchedulerPolicy``), the first word counting most.
@@ -217,3 +223,4 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     scoring_weights: ScoringWeights | None = None
     topology: TopologyRules | None = None
     max_workers_per_node: Amount = 0
+    preemption: PreemptionScope = "never"

@@ -5,7 +5,7 @@ publish that names the sequence of the record it replaces is a compare-and-set o
 revision changed and the decision behind each change, so the log explains itself.
 """
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -24,6 +24,8 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         tflops_limit_milli: Compute it may use, summed likewise; 0 where it states no limit.
         vram_limit_bytes: VRAM it may use, likewise.
         gang: Key of the gang that it is a member of; empty when it is in none.
+        protected_until_s: Second since the epoch up to which it may not be preempted (``eviction-protection``); 0 for no such
+            promise.
         since: LEDGER sequence of the record that added it; 0 in that record itself, which cannot know its own sequence.
     """
 
@@ -41,6 +43,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     tflops_limit_milli: Amount = 0
     vram_limit_bytes: Amount = 0
     gang: str = ""
+    protected_until_s: Amount = 0
     since: Amount = 0
 
     def says_as(self, other: "Allocation") -> bool:
@@ -60,6 +63,10 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
             tflops_limit_milli=max(tflops, self.tflops_limit_milli),
             vram_limit_bytes=max(vram, self.vram_limit_bytes),
         )
+
+
+HOLD: Final = "hold/"
+"""How the key of room that is kept for a pod begins, where others are UIDs of pods; no UID has a slash."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -2,13 +2,10 @@
 
 from typing import Final
 
-from consumers.allocator.engine.crew import loosest
-from consumers.allocator.engine.eligibility import Eligibility, screen_key
-from consumers.allocator.engine.manner import manner_of
-from consumers.allocator.engine.need import Need
 from consumers.allocator.engine.policy import Policy
+from consumers.allocator.engine.probe import Probe
 from consumers.allocator.engine.promises import unsupported
-from consumers.allocator.engine.rules import ENGINE_VERSION, FITS, STAGE_SHIFT
+from consumers.allocator.engine.rules import ENGINE_VERSION
 from consumers.allocator.engine.snapshot import Snapshot
 from schemas import reasons
 from schemas.decision import Basis, Decision, FilterReport
@@ -96,12 +93,9 @@ def fits_on(snapshot: Snapshot, request: GpuRequest, node: str, policy: Policy |
         return False
     if unsupported(request):
         return False
-    eligibility = Eligibility(screen_key(loosest(request)))
-    if eligibility.node_stage(host):
-        return False
-    need = Need(request, manner_of(request, policy or snapshot.pools()[request.pool]))
-    slots = need.sift(host, eligibility.standing(host))[0]
-    return need.judge(host, slots)[0] >> STAGE_SHIFT == FITS
+    probe = Probe(request, policy or snapshot.pools()[request.pool])
+    standing = probe.standing(host)
+    return standing is not None and probe.fits(host, standing)
 
 
 def _unschedulable(
