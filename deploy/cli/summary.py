@@ -1,6 +1,7 @@
 """An event in half a line: what a person would want to know of it at first sight."""
 
 from functools import singledispatch
+from typing import Final
 
 import msgspec
 
@@ -15,6 +16,9 @@ from schemas.pod import WHOLE, GpuRequest, Pod, Release, Schedule, Waiting
 from schemas.quota import Quota
 from schemas.registry import Tick
 from schemas.usage import NodeUsage
+
+_MODELS: Final = 2
+"""Names of GPU models that half a line has room for."""
 
 
 @singledispatch
@@ -39,7 +43,8 @@ def request(asked: GpuRequest) -> str:
     if asked.memory_bytes:
         parts.append(f"{gib(asked.memory_bytes)} GiB memory")
     if asked.models:
-        parts.append("on " + " or ".join(asked.models))
+        shown, others = asked.models[:_MODELS], len(asked.models) - _MODELS
+        parts.append("on " + " or ".join(shown) + (f" or {others} other names" if others > 0 else ""))
     return ", ".join(parts) or "nothing"
 
 

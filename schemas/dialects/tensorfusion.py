@@ -24,6 +24,7 @@ native limit of an init container             left to the native scheduler      
 ``gang-min-members`` 0 or below               all members                             refused
 gang sizes, ``gang-enabled`` not stated       dropped                                 refused
 isolation, pool and locality of a profile     dropped                                 used where no annotation says else
+``gpu-model``                                 the driver's name, to the letter        any name of :mod:`.catalogue`
 ``dedicated-gpu``                             amounts of the model's catalogue entry  whole GPUs that nothing joins
 ``enabled-replicas: "0"``, other faults       refused                                 left alone
 requests without the label                    left alone                              ours; ``enabled: "false"`` is not
@@ -33,6 +34,7 @@ requests without the label                    left alone                        
 
 from typing import Final, get_args
 
+from schemas import catalogue
 from schemas.cluster import Isolation
 from schemas.dialects import text
 from schemas.dialects import tf_keys as keys
@@ -90,7 +92,7 @@ def parse(pod: PodSpecView, defaults: TensorFusionDefaults) -> GpuRequest | None
         vram_milli=WHOLE if whole_vram else 0,
         cpu_milli=cpu,
         memory_bytes=memory,
-        models=(model,) if model else (),
+        models=catalogue.names_with(model, defaults.models) if model else (),
         vendor=vendor,
         qos=qos,
         priority=_priority(pod, qos),
@@ -167,8 +169,8 @@ def _dedicated(pod: PodSpecView, model: str, defaults: TensorFusionDefaults, mod
         )
     if not model:
         raise RequestError(keys.DEDICATED, written, "needs a GPU model", f"state {keys.MODEL}")
-    if defaults.models:
-        text.word(model, field=keys.MODEL, words=defaults.models)
+    if defaults.models and not catalogue.known(model, defaults.models):
+        text.word(model, field=keys.MODEL, words=tuple(names[0] for names in defaults.models))
     return True
 
 

@@ -62,7 +62,7 @@ class TensorFusionDefaults(msgspec.Struct, frozen=True, kw_only=True, omit_defau
         local: ``defaultUsingLocalGPU`` of the pool.
         quota: ``single.defaultRequests`` and ``single.defaultLimits`` of the namespace's first ``GPUResourceQuota``.
         profile: The profile that the pod names; None when it names none or there is no such profile.
-        models: GPU models in the catalogue; empty when it is not known here.
+        models: GPU models that the operator lists (``hardwareMetadata``), each with all its names.
         native_resources: Extended resources that stand for whole GPUs, with the vendor of each (``inUseResourceNames``).
         vendors: Vendor words.
         vendors_without_soft: Vendors for which there is no soft limiter.
@@ -73,7 +73,7 @@ class TensorFusionDefaults(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     local: bool = True
     quota: GpuResources = GpuResources()
     profile: WorkloadProfile | None = None
-    models: tuple[str, ...] = ()
+    models: tuple[tuple[str, ...], ...] = ()
     native_resources: tuple[tuple[str, Vendor], ...] = (("nvidia.com/gpu", "NVIDIA"), ("amd.com/gpu", "AMD"))
     vendors: tuple[Vendor, ...] = (
         "NVIDIA", "AMD", "Intel", "Ascend", "Hygon", "MetaX", "MooreThreads", "Biren", "THead", "PPU", "Cambricon",

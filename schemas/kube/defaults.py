@@ -239,7 +239,13 @@ class Settings:
             quota=self._quota(namespace),
             profile=self._profile(namespace, profile),
             models=tuple(
-                sorted({model.model for item in self.providers.items.values() for model in item.spec.hardware_metadata})
+                sorted(
+                    {
+                        tuple(name for name in (model.model, model.full_model_name) if name)
+                        for item in self.providers.items.values()
+                        for model in item.spec.hardware_metadata
+                    }
+                )
             ),
         )
 

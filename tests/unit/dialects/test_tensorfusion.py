@@ -2,6 +2,7 @@
 
 import pytest
 
+from schemas.catalogue import names
 from schemas.dialects import (
     ContainerView,
     GangProfile,
@@ -86,7 +87,8 @@ GOOD = [
     ("vendor", "NVIDIA", "vendor", "NVIDIA"),
     ("vendor", "nvidia", "vendor", "NVIDIA"),
     ("vendor", "MooreThreads", "vendor", "MooreThreads"),
-    ("gpu_model", "A100_SXM_80G", "models", ("A100_SXM_80G",)),
+    ("gpu_model", "A100_SXM_80G", "models", ("A100_SXM_80G", "A100-80G", "NVIDIA A100-SXM4-80GB")),
+    ("gpu_model", "NVIDIA X9", "models", ("NVIDIA X9",)),
     ("qos", "critical", "qos", "critical"),
     ("is_local_gpu", "true", "remote", False),
     ("is_local_gpu", "false", "remote", True),
@@ -287,9 +289,12 @@ def test_dedicated_takes_whole_gpus_of_a_model() -> None:
     fields = ("dedicated", "compute_milli", "vram_milli", "tflops_milli", "vram_bytes", "qos")
     assert values(pod(**dedicated), *fields) == (True, 1000, 1000, 0, 0, "high")
     assert values(pod(dedicated_gpu="false"), "dedicated") == (False,)
-    catalogue = TensorFusionDefaults(pool="p", models=("H100_SXM", "A100_SXM"))
-    with pytest.raises(RequestError, match="use one of H100_SXM, A100_SXM"):
-        parse(pod(**dedicated), catalogue)
+    listed = TensorFusionDefaults(pool="p", models=(("X9_SXM", "NVIDIA X9 SXM7"), ("X8",)))
+    with pytest.raises(RequestError, match="use one of X9_SXM, X8"):
+        parse(pod(dedicated_gpu="true", gpu_model="X7"), listed)
+    found = parse(pod(dedicated_gpu="true", gpu_model="X9-SXM"), listed)
+    assert found is not None
+    assert found.models == ("X9-SXM", "X9_SXM", "NVIDIA X9 SXM7")  # as the operator lists them
     with pytest.raises(RequestError, match="isolation is partitioned"):
         parse(pod(isolation="partitioned", **dedicated), DEFAULTS)
 
@@ -335,13 +340,13 @@ def test_a_profile_stands_behind_the_annotations() -> None:
         "count",
         "workload_profile",
     )
-    expected = ("batch", "low", True, "partitioned", "2g", ("A100",), "NVIDIA", 2, "big")
+    expected = ("batch", "low", True, "partitioned", "2g", names("A100"), "NVIDIA", 2, "big")
     assert values(bare, *fields, defaults=WITH_PROFILE) == expected
     over = pod(
         asks=False, workload_profile="big", gpupool="x", qos="high", is_local_gpu="true", isolation="hard", gpu_model="H100",
         gpu_count="3",
     )  # fmt: skip
-    expected = ("x", "high", False, "hard", "", ("H100",), "NVIDIA", 3, "big")
+    expected = ("x", "high", False, "hard", "", names("H100"), "NVIDIA", 3, "big")
     assert values(over, *fields, defaults=WITH_PROFILE) == expected
     assert values(pod(), "workload_profile", "qos", defaults=WITH_PROFILE) == ("", "medium"), (
         "only the pod that names it"
