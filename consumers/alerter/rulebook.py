@@ -1,9 +1,11 @@
 """Which rules are in force: written in a file or a ConfigMap, agreed upon on the bus, followed by every alerter.
 
-A set of rules is taken whole or refused whole. A refusal is a record on the bus, next to the rules that stay in force.
+A set of rules is taken whole or refused whole. A refusal is a record on the bus, next to the rules that stay in force, until
+its source says something good. What cannot be read on either record is put right by whoever notices.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from importlib.resources import files
@@ -15,6 +17,7 @@ from bus.connection import Bus
 from bus.errors import BusError, ConflictError, UndecodableError
 from bus.follower import Follower, Record
 from bus.streams import STATE
+from bus.tasks import end
 from consumers.alerter.rules import CompiledRule, Configuration, RulesError, compile_all, digest, parse
 from consumers.alerter.sources import Offer, RuleSource
 from schemas.alert import RuleRefusal, RuleSet
@@ -52,6 +55,8 @@ class Rulebook:
         self.rules: dict[str, CompiledRule] = {}
         self.reloads = self.refusals = 0
         self.changed = asyncio.Event()
+        self._spoiled = asyncio.Event()
+        self._last: Offer | None = None
 
     async def start(self) -> None:
         """Learn which rules are in force; where there are none and nobody writes any, the built-in ones are."""
@@ -64,17 +69,25 @@ class Rulebook:
         await self._follower.stop()
 
     async def watch(self) -> None:
-        """Take what the source says, at first and whenever it changes."""
-        if self._source is None:
-            return
-        async for offer in self._source.offers():
-            while True:
-                try:
-                    await self.take(offer)
-                    break
-                except (BusError, TimeoutError) as error:
-                    log.info("the rules of %s could not be published: %s; trying again", offer.origin, error)
-                    await asyncio.sleep(AGAIN_S)
+        """Take what the source says, at first and whenever it changes, and put unreadable records right. Until cancelled."""
+        mending = self._bus.spawn(self._mending(), name="rules-mending")
+        try:
+            if self._source is not None:
+                async for offer in self._source.offers():
+                    await self._insist(offer)
+            await mending
+        finally:
+            await end(mending)
+
+    async def _insist(self, offer: Offer) -> None:
+        while True:
+            try:
+                await self.take(offer)
+            except (BusError, TimeoutError) as error:
+                log.info("the rules of %s could not be published: %s; trying again", offer.origin, error)
+                await asyncio.sleep(AGAIN_S)
+            else:
+                return
 
     async def take(self, offer: Offer) -> None:
         """Put rules in force; what is wrong with them is published instead, and those in force stay.
@@ -82,6 +95,7 @@ class Rulebook:
         Raises:
             BusError: The bus did not answer.
         """
+        self._last = offer
         problems = [offer.problem] if offer.problem else []
         if not problems:
             try:
@@ -89,10 +103,13 @@ class Rulebook:
                 await self._offer(configuration, offer.origin, offer.revision)
             except RulesError as error:
                 problems = error.problems
-        if problems or (self.refusal is not None and self.refusal.problems):
-            await self._refuse(
-                RuleRefusal(digest=offer.digest, origin=offer.origin, revision=offer.revision, problems=tuple(problems))
-            )
+        refusal = RuleRefusal(
+            digest=offer.digest, origin=offer.origin, revision=offer.revision, problems=tuple(problems)
+        )
+        if problems:
+            await self._refuse(refusal)
+        else:
+            await self._forget(refusal)
 
     async def _offer(self, configuration: Configuration, origin: str, revision: int) -> None:
         rules = RuleSet(
@@ -129,17 +146,68 @@ class Rulebook:
             return stored.seq, None
 
     async def _refuse(self, refusal: RuleRefusal) -> None:
-        self.refusals += bool(refusal.problems)
+        """Say that rules are refused, unless the same source has said something newer since."""
+        active = self.active
+        if active is not None and active.origin == refusal.origin and refusal.revision < active.revision:
+            return
+        self.refusals += 1
         for problem in refusal.problems:
             log.error("rules of %s refused: %s", refusal.origin, problem)
         while True:
-            stored = await records.latest(self._bus, STATE, REFUSED)
+            seq, said = await self._refused()
+            if said is not None and _overtakes(said, refusal):
+                return
             try:
-                seq = await self._publish(REFUSED, refusal, "gpubus.rulerefusal.v1", refusal.digest, stored.seq)
+                seq = await self._publish(REFUSED, refusal, "gpubus.rulerefusal.v1", refusal.digest, seq)
             except ConflictError:
                 continue
             await self._follower.reached(seq)
             return
+
+    async def _forget(self, good: RuleRefusal) -> None:
+        """Take back what was refused before: a source says something good now."""
+        while True:
+            seq, said = await self._refused()
+            if not seq or (said is not None and (_overtakes(said, good) or not said.problems)):
+                return
+            try:
+                seq = await self._publish(REFUSED, good, "gpubus.rulerefusal.v1", good.digest, seq)
+            except ConflictError:
+                continue
+            await self._follower.reached(seq)
+            return
+
+    async def _refused(self) -> tuple[int, RuleRefusal | None]:
+        stored = await records.latest(self._bus, STATE, REFUSED)
+        try:
+            return stored.seq, decode_as(RuleRefusal, stored.payload).data if stored.payload else None
+        except UndecodableError as error:
+            log.warning("what was refused is unreadable and is replaced: %s", error.reason)
+            return stored.seq, None
+
+    async def _mending(self) -> None:
+        """Where a record cannot be read, say again what our source says, or what holds where there is none."""
+        while True:
+            await self._spoiled.wait()
+            self._spoiled.clear()
+            try:
+                if self._last is not None:
+                    await self.take(self._last)
+                elif self._source is None:
+                    await self._restore()
+                    seq, said = await self._refused()
+                    if seq and said is None:
+                        await self._forget(RuleRefusal(digest="", origin=BUILT_IN, revision=0, problems=()))
+            except (BusError, TimeoutError) as error:
+                log.info("unreadable rules could not be replaced: %s; trying again", error)
+                await asyncio.sleep(AGAIN_S)
+                self._spoiled.set()
+
+    async def _restore(self) -> None:
+        seq, said = await self._stored()
+        if said is None and seq and self.active is not None:
+            with contextlib.suppress(ConflictError):  # somebody else was faster
+                await self._publish(ACTIVE, self.active, "gpubus.rules.v1", self.active.digest, seq)
 
     async def _publish(self, where: str, data: RuleSet | RuleRefusal, kind: str, name: str, expected: int) -> int:
         event = Event(
@@ -164,3 +232,9 @@ class Rulebook:
                 self.changed.set()
         except (UndecodableError, RulesError) as error:
             log.warning("rules on the bus are not understood, those in force stay: %s", error)
+            self._spoiled.set()
+
+
+def _overtakes(one: RuleRefusal, other: RuleRefusal) -> bool:
+    """Whether ``one`` is what the source of ``other`` said later."""
+    return one.origin == other.origin and one.revision > other.revision

@@ -13,20 +13,23 @@ import msgspec
 import pytest
 
 from bus import codec, subjects
+from bus.codec import decode_as as decoded
 from bus.connection import Bus
+from bus.errors import UndecodableError
 from bus.follower import Follower, Record
+from bus.history import newest
 from bus.streams import ALERT, STATE
-from consumers.alerter.rulebook import BUILT_IN, Rulebook, built_in
+from consumers.alerter.rulebook import ACTIVE, BUILT_IN, REFUSED, Rulebook, built_in
 from consumers.alerter.rules import CompiledRule, parse
 from consumers.alerter.service import Alerter
-from consumers.alerter.sources import FileSource
+from consumers.alerter.sources import FileSource, Offer
 from consumers.alerter.streaks import evaluated
 from consumers.metrics.duckdb import MEMORY, DuckDBStore
 from consumers.metrics.store import Result, StoreUnavailableError
 from consumers.notifier.service import Notifier
 from consumers.recorder.service import Recorder
 from deploy.local.monitoring import SettingError, alertmanagers_from_values
-from schemas.alert import AlertNotice, RuleState
+from schemas.alert import AlertNotice, RuleRefusal, RuleSet, RuleState
 from schemas.cluster import GpuDevice, GpuInventory, Node
 from schemas.event import Event
 from schemas.registry import TYPE_NAMES
@@ -258,6 +261,67 @@ async def test_rules_change_at_run_time_and_a_bad_set_changes_nothing_but_is_see
         await eventually(
             lambda: any(n.rule == "GPUTemperatureHigh" and n.alerts[0].status == "resolved" for n in found.notices), 20
         )
+
+
+def refused(problem: str, *, origin: str = "ConfigMap a/b", revision: int = 1) -> Offer:
+    return Offer(origin, b"", revision, problem)
+
+
+async def stored(bus: Bus, where: str) -> list[Record]:
+    found, _ = await newest(bus, STATE, [where])
+    return found
+
+
+async def test_a_refusal_ends_with_the_next_good_set_and_older_words_of_a_source_change_nothing(
+    bus: Bus, tmp_path: Path
+) -> None:
+    good = rules(tmp_path / "r.yaml").read_bytes()
+    book = Rulebook(bus, "/b", None)
+    await book.start()
+    await book.take(refused("is not there", revision=7))
+    assert book.refusal is not None
+    assert book.refusal.problems == ("is not there",)
+    await book.take(Offer("ConfigMap a/b", good, 6))  # a replica that lags behind
+    await book.take(refused("was not there", revision=5))
+    assert book.refusal.problems == ("is not there",)
+    await book.take(Offer("ConfigMap a/b", good, 8))
+    assert book.refusal.problems == ()
+    assert set(book.rules) == {"GPUTemperatureHigh"}
+    await book.take(refused("was wrong", revision=7))
+    assert book.refusal.problems == ()
+    await book.take(refused("other", origin="file"))
+    await book.take(Offer("ConfigMap a/b", good, 9))
+    assert book.refusal.problems == ()
+    await book.stop()
+
+
+@pytest.mark.parametrize("where", [ACTIVE, REFUSED])
+async def test_records_of_rules_that_nobody_can_read_are_replaced(bus: Bus, tmp_path: Path, where: str) -> None:
+    path = rules(tmp_path / "r.yaml")
+
+    async def readable() -> bool:
+        (record,) = await stored(bus, where)
+        try:
+            return decoded(RuleSet if where == ACTIVE else RuleRefusal, record.payload) is not None
+        except UndecodableError:
+            return False
+
+    for source in (FileSource(path), None):
+        book = Rulebook(bus, "/b", source)
+        await book.start()
+        watching = asyncio.create_task(book.watch())
+        await eventually(lambda book=book: bool(book.rules))
+        for junk in (b"{nonsense", b"{}"):
+            before = (await bus.publisher.publish(where, junk)).seq
+            async with asyncio.timeout(10):
+                while not await readable():  # noqa: ASYNC110  the server tells nobody
+                    await asyncio.sleep(0.02)
+            (record,) = await stored(bus, where)
+            assert record.seq > before
+        assert set(book.rules) == {"GPUTemperatureHigh"}  # those in force stay
+        watching.cancel()
+        await asyncio.wait([watching])
+        await book.stop()
 
 
 async def broken(sql: str, *, timeout: float) -> None:
