@@ -32,6 +32,13 @@ EVERY_GPU = "*"
 """Stands for all GPUs of a node where it lists some of them."""
 
 
+class Namespace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A namespace, by whose labels pods may be told apart."""
+
+    name: str
+    labels: dict[str, str] = {}
+
+
 class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A Kubernetes node as the scheduler sees it: allocatable amounts and whether it takes new pods.
 

@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from schemas.alert import AlertNotice, RuleRefusal, RuleSet, RuleState
-from schemas.cluster import ExpectedPods, GpuInventory, Node, Pool
+from schemas.cluster import ExpectedPods, GpuInventory, Namespace, Node, Pool
 from schemas.deadletter import DeadLetter
 from schemas.decision import Decision
 from schemas.journal import Turn
@@ -13,6 +13,7 @@ from schemas.kube.resources import CustomResource
 from schemas.ledger import GangRecord, NodeRecord, QuotaRecord
 from schemas.observed import Drift, PodNotice
 from schemas.pod import Pod, Release, Schedule, Waiting
+from schemas.preemption import DisruptionBudget
 from schemas.quota import Quota
 from schemas.record import RecorderCounters
 from schemas.rollout import ComponentSpec, Member, Rollout
@@ -41,6 +42,8 @@ EVENT_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     "gpubus.expected.v1": ExpectedPods,
     "gpubus.pod.v1": Pod,
     "gpubus.quota.v1": Quota,
+    "gpubus.disruption.v1": DisruptionBudget,
+    "gpubus.namespace.v1": Namespace,
     "gpubus.resource.v1": CustomResource,
     "gpubus.waiting.v1": Waiting,
     "gpubus.presence.v1": Presence,

@@ -18,6 +18,8 @@ CHANNELS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
     "pod": ("gpubus.state.pod.{namespace}.{pod}", "gpubus.pod.v1", ("namespace", "pod")),
     "waiting": ("gpubus.state.waiting.{pool}.{namespace}.{pod}", "gpubus.waiting.v1", ("pool", "namespace", "pod")),
     "quota": ("gpubus.state.quota.{namespace}.{quota}", "gpubus.quota.v1", ("namespace", "quota")),
+    "disruption": ("gpubus.state.disruption.{namespace}.{budget}", "gpubus.disruption.v1", ("namespace", "budget")),
+    "namespace": ("gpubus.state.namespace.{namespace}", "gpubus.namespace.v1", ("namespace",)),
     "presence": ("gpubus.state.allocator.{allocator}", "gpubus.presence.v1", ("allocator",)),
     "ledgerNode": ("gpubus.ledger.node.{node}", "gpubus.ledger.node.v1", ("node",)),
     "ledgerQuota": ("gpubus.ledger.quota.{namespace}", "gpubus.ledger.quota.v1", ("namespace",)),

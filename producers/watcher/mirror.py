@@ -31,6 +31,8 @@ FILTERS: Final = (
     "gpubus.state.config.*.*.*",
     "gpubus.state.component.*.*",
     "gpubus.state.member.*.*.*",
+    "gpubus.state.disruption.*.*",
+    "gpubus.state.namespace.*",
 )
 
 CATCH_UP_S: Final = 5.0
@@ -47,7 +49,7 @@ class Wish(msgspec.Struct, frozen=True, gc=False):
 
 
 class Mirror:
-    """The newest record of every pod, node and pool in STATE; ``on_other`` is told the subjects that others have changed."""
+    """The newest record of everything in STATE that we say; ``on_other`` is told the subjects that others have changed."""
 
     def __init__(self, bus: Bus, on_other: Callable[[str], None]) -> None:
         self._bus = bus

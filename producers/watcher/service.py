@@ -22,6 +22,7 @@ from producers.watcher.volumes import Claim, PersistentVolume
 from producers.watcher.world import POD, Key, Told, World, subject_of
 from schemas.kube.base import API_VERSION
 from schemas.kube.core import KubeNode, KubePod
+from schemas.kube.policy import KubeNamespace, PodDisruptionBudget
 from schemas.kube.resources import ResourceQuota
 
 log = logging.getLogger("gpubus.watcher")
@@ -79,6 +80,8 @@ class Watcher:
             Reflector(client, Resource("v1", "resourcequotas", ResourceQuota), world.native_quotas),
             Reflector(client, Resource("v1", "persistentvolumeclaims", Claim), world.claims),
             Reflector(client, Resource("v1", "persistentvolumes", PersistentVolume), world.volumes),
+            Reflector(client, Resource("v1", "namespaces", KubeNamespace), world.namespaces),
+            Reflector(client, Resource("policy/v1", "poddisruptionbudgets", PodDisruptionBudget), world.budgets),
         ]
         self._nodes: Reflector[KubeNode] = Reflector(client, Resource("v1", "nodes", KubeNode), world.nodes)
         self._pods: Reflector[KubePod] = Reflector(client, Resource("v1", "pods", KubePod), world)

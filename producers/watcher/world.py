@@ -9,18 +9,20 @@ import msgspec
 
 from bus import subjects
 from producers.watcher import volumes
+from producers.watcher.budgets import Budgets
 from producers.watcher.members import HYPERVISOR, Members
 from producers.watcher.nodes import Nodes, Seat
 from producers.watcher.plan import Known, Outgoing, Stored, commands, digest, fact, known, refusal, release
 from producers.watcher.reading import Refusal, project, read_request
 from producers.watcher.volumes import Claims, Volumes
-from schemas.cluster import EVERY_GPU, Node
+from schemas.cluster import EVERY_GPU, Namespace, Node
 from schemas.dialects import RequestError
 from schemas.kube.annotations import claimed_gpus
 from schemas.kube.components import VENDOR
 from schemas.kube.core import KubePod
 from schemas.kube.defaults import SCHEDULERS, Settings, Shelf
 from schemas.kube.isolation import isolation_of
+from schemas.kube.policy import KubeNamespace
 from schemas.kube.quotas import native_quota, tensorfusion_quota
 from schemas.kube.resources import ResourceQuota
 from schemas.kube.views import amounts_of
@@ -41,8 +43,12 @@ QUOTA: Final = "quota"
 CONFIG: Final = "config"
 COMPONENT: Final = "component"
 MEMBER: Final = "member"
+DISRUPTION: Final = "disruption"
+NAMESPACE: Final = "namespace"
 
-KINDS: Final = {POD: 2, NODE: 1, POOL: 1, QUOTA: 2, CONFIG: 3, COMPONENT: 2, MEMBER: 3}
+KINDS: Final = {
+    POD: 2, NODE: 1, POOL: 1, QUOTA: 2, CONFIG: 3, COMPONENT: 2, MEMBER: 3, DISRUPTION: 2, NAMESPACE: 1,
+}  # fmt: skip
 """What is told, and how many names each has: a custom resource those of its kind, namespace and itself."""
 
 NATIVE: Final = "ResourceQuota"
@@ -71,6 +77,8 @@ class World:
         """
         self.settings = Settings(self._on_settings)
         self.nodes = Nodes(self._on_node)
+        self.budgets = Budgets(lambda key: self._mark(DISRUPTION, key))
+        self.namespaces: Shelf[KubeNamespace] = Shelf(NAMESPACE, lambda _, __, name: self._mark(NAMESPACE, (name,)))
         self.claims = Claims(self._on_asking)
         self.volumes = Volumes(self._on_asking)
         self.native_quotas: Shelf[ResourceQuota] = Shelf(NATIVE, self._on_settings)
@@ -104,7 +112,10 @@ class World:
         self._sit(key, item, ours=ours)
         self.members.put(item)
         self._gone.pop(key, None)
-        if not ours:
+        if ours:
+            self.budgets.on_pod(item)
+        else:
+            self.budgets.on_pod_gone(*key, item.metadata.version)
             if key in self._there:  # a pod of ours was deleted, and another's took its name
                 self._forget(key, item.metadata.version)
             return
@@ -122,6 +133,7 @@ class World:
         key = (namespace, name)
         self._latest = max(self._latest, version)
         self.members.gone(namespace, name, version)
+        self.budgets.on_pod_gone(namespace, name, version)
         self._leave(key)
         self.nodes.seat(key, None, version)
         self._forget(key, version)
@@ -274,6 +286,12 @@ class World:
                     return None
             case "member":
                 value, version = self._member(key)
+            case "disruption":
+                value, version = self.budgets.project(key), self.budgets.version(key)
+            case "namespace":
+                item = self.namespaces.items.get(("", key[0]))
+                value = Namespace(name=key[0], labels=item.metadata.labels) if item is not None else None
+                version = self.namespaces.version("", key[0])
             case _:
                 plural, namespace, name = key
                 value = self.settings.resource(plural, namespace, name)
