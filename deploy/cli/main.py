@@ -21,6 +21,7 @@ from deploy.cli import alerts, check, dead, demo, events, ledger, rollout, schem
 from deploy.cli import audit as _audit
 from deploy.cli import cluster as _cluster  # noqa: F401  likewise
 from deploy.cli import diff as _diff
+from deploy.cli import plan as _plan
 from deploy.cli import replay as replaying
 from deploy.cli import run as roles
 from deploy.cli import simulate as _simulate
@@ -78,6 +79,7 @@ app.command("check")(check.check)
 app.command("replay")(replaying.replay)
 app.command("diff")(_diff.diff)
 app.command("simulate")(_simulate.simulate)
+app.command("plan")(_plan.plan)
 app.command("export")(_transfer.export_command)
 app.command("import")(_transfer.import_command)
 app.add_typer(rollout.app, name="rollout")
