@@ -129,6 +129,7 @@ def _decimal(amount: int, *, power: int) -> str:
     return f"{amount}{_DECIMAL[power]}"
 
 
+@lru_cache(maxsize=4096)
 def _whole(text: str, per_unit: int, *, field: str, signed: bool) -> int:
     amount = parse(text, field=field) * per_unit
     if amount < 0 and not signed:

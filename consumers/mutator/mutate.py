@@ -5,7 +5,6 @@ comes a second time, changed by us already, is changed into the same.
 """
 
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Any, Final
 
 import msgspec
@@ -98,11 +97,11 @@ def mutate(raw: bytes, namespace: str, admission: str, context: Context) -> Muta
         return Mutation()
     _refuse(pod, request)
     slot = _slot(pod, namespace, view, admission)
-    changed = deepcopy(pod)
+    changed = _whole.decode(raw)  # a fifth of what a deep copy costs
     warnings = _change(changed, view, request, context, frozenset(name for name, _ in defaults.native_resources))
     if slot is not None:
         changed["metadata"]["labels"] = {**(changed["metadata"].get("labels") or {}), SLOT_LABEL: slot.id}
-    return Mutation(request=request, patch=tuple(diff(pod, changed)), warnings=tuple(warnings), slot=slot)
+    return Mutation(request=request, patch=diff(pod, changed), warnings=tuple(warnings), slot=slot)
 
 
 def _hami(context: Context) -> HamiConfig:

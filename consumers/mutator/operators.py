@@ -1,6 +1,7 @@
 """What operators have set, as the bus says it: admission reads a pod with the same pools, profiles and quotas as the watcher."""
 
 import logging
+from functools import lru_cache
 
 import msgspec
 
@@ -71,5 +72,6 @@ class Operators:
                 memory_factor=options.memory_factor,
                 force_overwrite_default_scheduler=options.force_overwrite_default_scheduler,
             )
-            self._context = Context(options=options, images=images, hami=hami, defaults=settings.defaults)
+            defaults = lru_cache(maxsize=1024)(settings.defaults)  # until something changes
+            self._context = Context(options=options, images=images, hami=hami, defaults=defaults)
         return self._context

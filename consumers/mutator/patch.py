@@ -1,33 +1,41 @@
 """The JSON patch that turns one object into another. Source: RFC 6902."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from schemas.admission import PatchOperation
 
 
-def diff(before: Any, after: Any, path: str = "") -> Iterator[PatchOperation]:
-    """Yield the operations that turn ``before`` into ``after``; none when they are equal.
+def diff(before: Any, after: Any) -> tuple[PatchOperation, ...]:
+    """Return the operations that turn ``before`` into ``after``; none when they are equal.
 
     Lists of equal length are compared member by member, others are replaced as a whole: who injects a container appends
     it, and an index in the middle would say less than the list.
     """
-    if before == after and type(before) is type(after):
-        return
+    found: list[PatchOperation] = []
+    if not _same(before, after):
+        _compare(before, after, "", found)
+    return tuple(found)
+
+
+def _compare(before: Any, after: Any, path: str, found: list[PatchOperation]) -> None:
+    """Compare two that are not the same. Equal parts are told apart by one comparison in C, however large they are."""
     if isinstance(before, dict) and isinstance(after, dict):
-        for key in before.keys() - after.keys():
-            yield PatchOperation("remove", f"{path}/{_escaped(key)}")
+        found += [PatchOperation("remove", f"{path}/{_escaped(key)}") for key in before if key not in after]
         for key, value in after.items():
-            where = f"{path}/{_escaped(key)}"
-            if key in before:
-                yield from diff(before[key], value, where)
-            else:
-                yield PatchOperation("add", where, value)
+            if key not in before:
+                found.append(PatchOperation("add", f"{path}/{_escaped(key)}", value))
+            elif not _same(before[key], value):
+                _compare(before[key], value, f"{path}/{_escaped(key)}", found)
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         for index, (old, new) in enumerate(zip(before, after, strict=True)):
-            yield from diff(old, new, f"{path}/{index}")
+            if not _same(old, new):
+                _compare(old, new, f"{path}/{index}", found)
     else:
-        yield PatchOperation("replace", path, after)
+        found.append(PatchOperation("replace", path, after))
+
+
+def _same(before: Any, after: Any) -> bool:
+    return before == after and type(before) is type(after)
 
 
 def _escaped(key: str) -> str:

@@ -8,9 +8,9 @@ from typing import Final
 import msgspec
 
 from bus.connection import Bus
-from bus.rpc import Service
+from bus.rpc import LATER, Service
 from consumers.mutator.counters import Counters
-from consumers.mutator.mutate import Context, mutate
+from consumers.mutator.mutate import Context, Mutation, mutate
 from schemas.admission import Admit, Admitted
 from schemas.dialects import RequestError
 
@@ -40,7 +40,7 @@ class Mutator:
         self._context = context
         self._counters = Counters(bus, name)
         self._services = (
-            Service(bus, "mutate", Admit, self._admit, concurrency=128),
+            Service(bus, "mutate", Admit, self._admit, at_once=self._admit_at_once, concurrency=128),
             Service(bus, "mutate.ready", type(None), self._ready),
         )
         self.statistics = MutatorStatistics()
@@ -60,17 +60,35 @@ class Mutator:
     async def _ready(self, _: None) -> bool:
         return True
 
+    def _admit_at_once(self, request: Admit) -> object:
+        """Admit what takes no slot: all that is needed for it is here."""
+        found = self._mutate(request)
+        if isinstance(found, Admitted):
+            return found
+        return LATER if found.slot is not None else self._changed(found)
+
     async def _admit(self, request: Admit) -> Admitted:
+        found = self._mutate(request)
+        if isinstance(found, Admitted):
+            return found
+        slot = found.slot
+        if slot is not None and not await self._counters.take(slot.owner, slot.id, slot.limit, dry_run=request.dry_run):
+            self.statistics.left += 1
+            return Admitted(allowed=True)
+        return self._changed(found)
+
+    def _mutate(self, request: Admit) -> Mutation | Admitted:
+        """Return what becomes of a pod of ours, or the answer for one that is not, or is refused."""
         try:
             mutation = mutate(bytes(request.pod), request.namespace, request.uid, self._context())
         except RequestError as error:
             self.statistics.refused += 1
             return Admitted(allowed=False, message=f"gpubus: {error}", code=UNPROCESSABLE)
-        slot = mutation.slot
-        if mutation.request is None or (
-            slot is not None and not await self._counters.take(slot.owner, slot.id, slot.limit, dry_run=request.dry_run)
-        ):
+        if mutation.request is None:
             self.statistics.left += 1
             return Admitted(allowed=True)
+        return mutation
+
+    def _changed(self, mutation: Mutation) -> Admitted:
         self.statistics.changed += 1
         return Admitted(allowed=True, patch=mutation.patch, warnings=mutation.warnings)

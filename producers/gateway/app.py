@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from bus.errors import CallError
 from producers.gateway.review import BadReviewError, answer, concerns_us, question, read
@@ -22,6 +23,9 @@ log = logging.getLogger("gpubus.gateway")
 
 LARGEST_BODY: Final = 4 << 20
 """A review of the largest object that etcd takes (1.5 MiB), twice over: old and new, and room for its envelope."""
+
+REVIEWS: Final = ("/mutate-v1-pod", "/webhook")
+"""Paths that take admission reviews, TensorFusion's and HAMi's."""
 
 DEFAULT_TIMEOUT_S: Final = 10.0
 MARGIN: Final = 0.9
@@ -66,14 +70,22 @@ class Gateway:
         self._mutators = mutators
         self._room = concurrency
         self.statistics = GatewayStatistics()
-        reviews = [Route(path, self._review, methods=["POST"]) for path in ("/mutate-v1-pod", "/webhook")]
-        self.app = Starlette(
+        reviews = [Route(path, self._review, methods=["POST"]) for path in REVIEWS]
+        self._routes = Starlette(
             routes=[
                 *reviews,
                 Route("/healthz", self._alive, methods=["GET"]),
                 Route("/readyz", self._ready, methods=["GET"]),
             ]
         )
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request. Reviews go past the routes: a tenth of their time would be spent on being found."""
+        if scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in REVIEWS:
+            response = await self._review(Request(scope, receive))
+            await response(scope, receive, send)
+        else:
+            await self._routes(scope, receive, send)
 
     async def _alive(self, _: Request) -> Response:
         return PlainTextResponse("ok")

@@ -78,6 +78,7 @@ class GatewayService:
         """Serve until ``stop`` is set; answer what is in flight before returning."""
         config = uvicorn.Config(
             self._gateway.app,
+            interface="asgi3",  # a bound method would be taken for the older one
             loop="none",
             lifespan="off",
             log_config=None,

@@ -296,6 +296,26 @@ async def test_calls_reach_one_responder_and_errors_reach_the_caller(bus):
         await service.stop()
 
 
+async def test_what_needs_no_waiting_is_answered_at_once(bus):
+    async def slowly(ask: Ask) -> Ask:
+        await asyncio.sleep(0)
+        return Ask(-ask.number)
+
+    def at_once(ask: Ask) -> object:
+        if ask.number > 5:
+            raise ValueError("too much")
+        return Ask(2 * ask.number) if ask.number % 2 else rpc.LATER
+
+    service = rpc.Service(bus, "double", Ask, slowly, at_once=at_once)
+    await service.start()
+    answers = await asyncio.gather(*(rpc.call(bus, "double", Ask(i), Ask) for i in range(5)))
+    assert [answer.number for answer in answers] == [0, 2, -2, 6, -4]
+    with pytest.raises(CallError, match="ValueError: too much"):
+        await rpc.call(bus, "double", Ask(6), Ask)
+    assert (service.statistics().answered, service.statistics().failed) == (5, 1)
+    await service.stop()
+
+
 async def test_server_side_timers_tick_into_the_work_queue(bus):
     spec = ConsumerSpec(stream="TICK", durable="ticks", filters=("gpubus.work.tick.>",))
     consumer = PullConsumer(bus, spec)

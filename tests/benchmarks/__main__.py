@@ -1,4 +1,4 @@
-"""Run the benchmarks: ``python -m tests.benchmarks [--trace DIR] [--rounds N] [--only end-to-end|engine|agent|metrics]``."""
+"""Run the benchmarks: ``python -m tests.benchmarks [--trace DIR] [--rounds N] [--only PART]``."""
 
 import argparse
 from pathlib import Path
@@ -7,20 +7,24 @@ import uvloop
 
 from producers.simulator.generator import generate
 from producers.simulator.trace import read_trace
-from tests.benchmarks import bench_agent, bench_engine, bench_metrics, end_to_end
+from tests.benchmarks import bench_admission, bench_agent, bench_engine, bench_metrics, end_to_end
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("--trace", type=Path, help="directory with an openb CSV pair; default: a generated cluster")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of the throughput rows")
-    parser.add_argument("--only", choices=["end-to-end", "engine", "agent", "metrics"], help="run one part")
+    parser.add_argument(
+        "--only", choices=["end-to-end", "engine", "agent", "metrics", "admission"], help="run one part"
+    )
     options = parser.parse_args()
     if options.only in (None, "agent"):
         uvloop.run(bench_agent.report())
     if options.only in (None, "metrics"):
         uvloop.run(bench_metrics.report())
-    if options.only in ("agent", "metrics"):
+    if options.only in (None, "admission"):
+        uvloop.run(bench_admission.report())
+    if options.only in ("agent", "metrics", "admission"):
         return
     trace = read_trace(options.trace) if options.trace else generate(1213, 8152, seed=1)
     if options.only != "engine":
