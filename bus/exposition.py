@@ -1,8 +1,9 @@
-"""Prometheus metrics over HTTP: what a process knows of itself, written when somebody asks.
+"""Prometheus metrics and probes over HTTP: what a process knows of itself, written when somebody asks.
 
 Nothing is registered and nothing counts beside the code that already counts: a role hands over a function that returns
 families made from its own statistics, and the function is called in the event loop for every scrape. The server answers
-``GET /metrics`` and ``GET /healthz`` and nothing else, one request per connection.
+``GET /metrics``, ``/healthz`` and ``/readyz`` and nothing else, one request per connection. ``/healthz`` says that the event
+loop turns; a process whose bus or API server is away is not helped by a restart, so only ``/readyz`` tells of those.
 Source: Prometheus text exposition format 0.0.4.
 """
 
@@ -69,7 +70,7 @@ def _escape(text: str, *, quotes: bool = True) -> str:
 class MetricsServer:
     """Serves what ``collect`` returns, on ``host``:``port``; port 0 takes a free one.
 
-    ``healthy`` answers ``/healthz``: 200 while it is true, else 503.
+    ``unready`` answers ``/readyz``: 200 while it returns nothing, else 503 with the reason that it returns.
 
     Example::
 
@@ -83,10 +84,10 @@ class MetricsServer:
         *,
         port: int,
         host: str = "0.0.0.0",  # noqa: S104  scraped from outside the pod
-        healthy: Callable[[], bool] = lambda: True,
+        unready: Callable[[], str] = str,
     ) -> None:
         self._collect = collect
-        self._healthy = healthy
+        self._unready = unready
         self._host = host
         self.port = port
         self._server: asyncio.Server | None = None
@@ -137,9 +138,10 @@ class MetricsServer:
                 except Exception:
                     log.exception("metrics could not be collected")
                     return "500 Internal Server Error", "text/plain", b"metrics could not be collected; see the log\n"
-            case b"/healthz" if self._healthy():
-                return "200 OK", "text/plain", b"ok\n"
             case b"/healthz":
-                return "503 Service Unavailable", "text/plain", b"not healthy\n"
+                return "200 OK", "text/plain", b"ok\n"
+            case b"/readyz":
+                reason = self._unready()
+                return ("503 Service Unavailable" if reason else "200 OK"), "text/plain", f"{reason or 'ok'}\n".encode()
             case _:
-                return "404 Not Found", "text/plain", b"use /metrics or /healthz\n"
+                return "404 Not Found", "text/plain", b"use /metrics, /healthz or /readyz\n"

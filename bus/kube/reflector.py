@@ -138,6 +138,11 @@ class Reflector(Generic[T]):
         self._lists = self._watches = self._events = self._undecodable = 0
 
     @property
+    def plural(self) -> str:
+        """What it keeps a view of."""
+        return self._resource.plural
+
+    @property
     def age_s(self) -> float:
         """Seconds since the view was last known to be current; a watch that is open keeps it current."""
         return float("inf") if self._heard is None else self._now() - self._heard

@@ -27,7 +27,7 @@ MOST_RATE = 1_000_000
 MOST_ALLOCATORS = 64
 
 MetricsPortOption = Annotated[
-    int, typer.Option("--metrics", help="Port of /metrics for Prometheus, 0 for a free one; -1 serves none.")
+    int, typer.Option("--metrics", help="Port of /metrics, /healthz and /readyz, 0 for a free one; -1 serves none.")
 ]
 ReplicasOption = Annotated[int, typer.Option("--replicas", help="Copies of every stream: 1 or 3.")]
 
@@ -141,7 +141,7 @@ async def run_process(
         await ensure_streams(bus, StreamLimits(replicas=replicas), update=False)
         announcing = asyncio.create_task(_announce(ready, f"ready {name}"))
         try:
-            async with served(bus, metrics):
+            async with served(bus, metrics, ready):
                 await play(bus, name, stop, ready)
         finally:
             announcing.cancel()

@@ -73,7 +73,7 @@ async def watcher(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event
     del name  # replicas say the same
     async with await Client.connect() as client:
         role = Watcher(bus, client)
-        with exposed("watcher", role.statistics):
+        with exposed("watcher", role.statistics, unready=role.unready):
             await role.run(stop, ready=ready)
 
 

@@ -302,10 +302,16 @@ class Agent:
             self.health.fail("MpsDown", "the MPS control daemon does not run", _now())
 
     async def _serve_metrics(self, port: int) -> None:
-        async with MetricsServer(self._metrics, port=port) as server:
+        async with MetricsServer(self._metrics, port=port, unready=self.unready) as server:
             self.metrics_port = server.port
             log.info("metrics at port %d", server.port)
             await asyncio.Event().wait()
+
+    def unready(self) -> str:
+        """Return why nobody hears of this node's GPUs just now; empty when they do."""
+        if not self._bus.statistics().connected:
+            return "the bus is away"
+        return "" if self._open else "the driver does not answer"
 
     def _metrics(self) -> list[Family]:
         return metrics.families(

@@ -87,10 +87,10 @@ class Watcher:
         self._pods: Reflector[KubePod] = Reflector(client, Resource("v1", "pods", KubePod), world)
         self._told = self._commands = self._overtaken = 0
 
-    @property
-    def fresh(self) -> bool:
-        """Whether the view is complete and known to be current."""
-        return all(one.age_s < FRESH_S for one in self._reflectors)
+    def unready(self) -> str:
+        """Return of which objects the view is not complete, or not known to be current; empty when it is of all."""
+        stale = [one.plural for one in self._reflectors if one.age_s >= FRESH_S]
+        return f"not current: {', '.join(stale)}" if stale else ""
 
     @property
     def _reflectors(self) -> list[Reflector[Any]]:

@@ -15,7 +15,7 @@ from bus.exposition import render
 from consumers.metrics.duckdb import MEMORY, DuckDBStore
 from consumers.recorder import hami
 from consumers.recorder.view import View
-from deploy.local.exposition import served
+from deploy.local.exposition import exposed, served
 from deploy.local.monitoring import ALERTMANAGER, METRICS, SettingError, alertmanagers, metrics_store
 from deploy.local.roles import ROLES, alerter, recorder
 from tests.behaviour.test_recorder import Cluster
@@ -51,7 +51,15 @@ async def test_roles_serve_what_they_count_and_the_recorder_what_hami_calls_it(
     tasks = [asyncio.create_task(play(bus, f"t{n}", stop, ready[n])) for n, play in enumerate(plays)]
     await eventually(lambda: all(event.is_set() for event in ready), 20)
     port = free_port()
-    async with served(bus, port), httpx.AsyncClient() as client:
+    started = asyncio.Event()
+    async with served(bus, port, started), httpx.AsyncClient() as client:
+        probe = f"http://127.0.0.1:{port}/readyz"
+        assert (await client.get(probe)).text == "still starting\n"
+        started.set()
+        assert (await client.get(probe)).status_code == 200
+        with exposed("watcher", bus.statistics, unready=lambda: "not current: pods"):
+            answer = await client.get(probe)
+            assert (answer.status_code, answer.text) == (503, "watcher: not current: pods\n")
         text = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
         assert (await client.get(f"http://127.0.0.1:{port}/healthz")).status_code == 200
     stop.set()

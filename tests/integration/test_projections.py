@@ -8,8 +8,10 @@ import pytest
 
 from bus import codec, history
 from bus.connection import Bus
-from bus.kube.client import MERGE, resource_path
+from bus.kube.client import MERGE, Client, resource_path
 from bus.streams import STATE
+from producers.watcher import service
+from producers.watcher.service import Watcher
 from schemas.preemption import DisruptionBudget
 from tests.integration.cluster import Cluster, hami_pod, play_agents
 from tests.integration.observe import agree
@@ -69,3 +71,20 @@ async def test_disruption_budgets_and_namespaces_are_said_as_they_are(cluster: C
     finally:
         await cluster.client.call("DELETE", path)
     await said(bus, subject, lambda one: one is None)
+
+
+async def test_the_watcher_is_ready_when_its_view_is_complete_and_current(
+    cluster: Cluster, bus: Bus, kubeconfig_of, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.add_pool()
+    async with await Client.connect(str(await kubeconfig_of("watcher"))) as client:
+        watcher = Watcher(bus, client)
+        assert "nodes, pods" in watcher.unready()
+        stop, ready = asyncio.Event(), asyncio.Event()
+        running = asyncio.create_task(watcher.run(stop, ready=ready))
+        await asyncio.wait_for(ready.wait(), 30)
+        assert not watcher.unready()
+        monkeypatch.setattr(service, "FRESH_S", 0.0)  # as if nothing had been heard for so long
+        assert "pods" in watcher.unready()
+        stop.set()
+        await running

@@ -43,15 +43,18 @@ async def test_the_server_answers_scrapes_and_refuses_the_rest() -> None:
             raise RuntimeError(failing[0])
         return FAMILIES
 
-    async with MetricsServer(collect, host="127.0.0.1", port=0, healthy=lambda: not sick) as server:
+    async with MetricsServer(collect, host="127.0.0.1", port=0, unready=lambda: "".join(sick)) as server:
         head, body = await ask(server.port, b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200 OK")
         assert CONTENT_TYPE.encode() in head
         assert body == TEXT
         assert await ask(server.port, b"HEAD /metrics HTTP/1.1\r\n\r\n") == (head, b"")
+        assert (await ask(server.port, b"GET /readyz HTTP/1.1\r\n\r\n"))[1] == b"ok\n"
+        sick.append("the bus is away")
+        head, body = await ask(server.port, b"GET /readyz HTTP/1.1\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503")
+        assert body == b"the bus is away\n"
         assert (await ask(server.port, b"GET /healthz HTTP/1.1\r\n\r\n"))[1] == b"ok\n"
-        sick.append("yes")
-        assert (await ask(server.port, b"GET /healthz HTTP/1.1\r\n\r\n"))[0].startswith(b"HTTP/1.1 503")
         assert (await ask(server.port, b"GET / HTTP/1.1\r\n\r\n"))[0].startswith(b"HTTP/1.1 404")
         assert (await ask(server.port, b"POST /metrics HTTP/1.1\r\n\r\n"))[0].startswith(b"HTTP/1.1 405")
         assert await ask(server.port, b"x" * 20_000) == (b"", b"")  # no end of the request within its limit
