@@ -2,17 +2,23 @@
 
 from collections import Counter
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from consumers.allocator.engine import Capacity, Snapshot
+from consumers.allocator.engine.host import Host
 from deploy.cli.fold import Held, World, as_fields
 from schemas.cluster import GpuDevice
 
+NO_RECORD: Final = "no node record"
+
 
 def report(world: World) -> dict[str, Any]:
-    """Return totals of the cluster and each pool, all nodes with their GPUs and pods, and the sequences reached."""
+    """Return totals of the cluster and each pool, all nodes with their GPUs and pods, and the sequences reached.
+
+    Nodes that only their agents speak of come last and are in no total: nothing can be given out there.
+    """
     snapshot, pools = world.snapshot, world.snapshot.pools()
     waiting = Counter(entry.request.pool for entry in world.waiting)
     on_node: dict[str, list[Held]] = {}
@@ -25,6 +31,7 @@ def report(world: World) -> dict[str, Any]:
         entry, capacity = _node(snapshot, name, on_node.get(name, []))
         nodes.append(entry)
         parts.setdefault(entry["pool"], []).append(capacity)
+    nodes += [_unrecorded(host, on_node.get(host.name, [])) for host in snapshot.unrecorded()]
     return {
         "sequences": {"state": world.state_seq, "ledger": world.ledger_seq},
         "cluster": {**_fields(Capacity.total(chain(*parts.values()))), "waiting": waiting.total()},
@@ -63,6 +70,7 @@ def _node(snapshot: Snapshot, name: str, pods: list[Held]) -> tuple[dict[str, An
     }
     entry = {
         "name": name,
+        "recorded": True,
         "pool": node.pool,
         "status": ", ".join(trouble for trouble, holds in troubles.items() if holds) or "ready",
         "ready": node.ready,
@@ -76,6 +84,30 @@ def _node(snapshot: Snapshot, name: str, pods: list[Held]) -> tuple[dict[str, An
         "max_pods": node.max_pods,
         "free_pods": host.pods_free,
         "capacity": _fields(capacity),
+        **_contents(host, pods),
+    }
+    return entry, capacity
+
+
+def _unrecorded(host: Host, pods: list[Held]) -> dict[str, Any]:
+    """Return a node whose agent speaks and of which STATE has no record: nothing but its GPUs and pods is known."""
+    return {
+        "name": host.name,
+        "recorded": False,
+        "pool": "",
+        "status": NO_RECORD + (", frozen" if host.frozen else ""),
+        "ready": False,
+        "unschedulable": False,
+        "frozen": host.frozen,
+        "labels": {},
+        **dict.fromkeys(("cpu_milli", "free_cpu_milli", "memory_bytes", "free_memory_bytes", "max_pods", "free_pods")),
+        "capacity": _fields(host.capacity()),
+        **_contents(host, pods),
+    }
+
+
+def _contents(host: Host, pods: list[Held]) -> dict[str, Any]:
+    return {
         "gpus": [
             {
                 "uuid": device.uuid,
@@ -94,7 +126,6 @@ def _node(snapshot: Snapshot, name: str, pods: list[Held]) -> tuple[dict[str, An
         ],
         "pods": [as_fields(held) for held in sorted(pods, key=lambda h: (h.allocation.namespace, h.allocation.name))],
     }
-    return entry, capacity
 
 
 def _gpu_status(device: GpuDevice) -> str:

@@ -71,17 +71,27 @@ async def _state(nats: list[str] | None, store: Path | None, at: str | None, seq
 def _warn(found: dict[str, Any]) -> None:
     for entry in found["unreadable"]:
         warn(f"{entry['stream']} {entry['sequence']} on {entry['subject']} is left out: {entry['reason']}")
+    unrecorded = [entry["name"] for entry in found["nodes"] if not entry["recorded"]]
+    if unrecorded:
+        warn(
+            f"{len(unrecorded)} nodes have GPUs and no node record ({_examples(unrecorded)}): they take no pods and are in no "
+            "total, because no pool selects them or no watcher speaks for their cluster; --nodes lists them"
+        )
     frozen = [entry["name"] for entry in found["nodes"] if entry["frozen"]]
     if frozen:
-        shown = ", ".join(frozen[:3]) + (", …" if len(frozen) > 3 else "")  # noqa: PLR2004  three examples, as in decisions
         warn(
-            f"{len(frozen)} nodes are frozen because their ledger record cannot be read ({shown}): they take no pods, and "
-            "what theirs hold is in no total"
+            f"{len(frozen)} nodes are frozen because their ledger record cannot be read ({_examples(frozen)}): they take no "
+            "pods, and what theirs hold is in no total"
         )
     if found["unplaced"]:
         lost = sorted({entry["node"] for entry in found["unplaced"]})
-        shown = ", ".join(lost[:3]) + (", …" if len(lost) > 3 else "")  # noqa: PLR2004  three examples, as in decisions
-        warn(f"{len(found['unplaced'])} allocations are on {len(lost)} unknown nodes and in no total: {shown}")
+        warn(
+            f"{len(found['unplaced'])} allocations are on {len(lost)} unknown nodes and in no total: {_examples(lost)}"
+        )
+
+
+def _examples(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")  # noqa: PLR2004  three examples, as in decisions
 
 
 def _amount_columns(console: "Console") -> tuple[str, ...]:

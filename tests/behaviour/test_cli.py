@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -263,6 +264,34 @@ async def test_state_says_what_it_could_not_count(bus, ask):
 
 
 @pytest.mark.usefixtures("bus")
+async def test_state_lists_nodes_that_only_their_agents_speak_of(bus, ask):
+    await populate(bus)
+    before = json.loads((await ask("state", "--json"))[1])
+    await say(bus, subjects.state("gpu", "lone"), GpuInventory(node="lone", gpus=gpus("lone"), observed_at=NOW), "lone")
+    held = Allocation(pod_uid="u9", namespace="ml", name="left", pool="train")
+    await say(bus, subjects.ledger_node("lone"), NodeRecord(node="lone", txn="t", allocations=(held,), changes=()), "t")
+    code, out, err = await ask("state", "--nodes")
+    assert code == 0
+    assert re.search(r"^lone\s+no node record\s+2 ", out, re.MULTILINE)
+    assert "1 nodes have GPUs and no node record (lone): they take no pods" in err
+    found = json.loads((await ask("state", "--json"))[1])
+    assert (found["cluster"], found["pools"]) == (before["cluster"], before["pools"])
+    assert found["nodes"][:-1] == before["nodes"]
+    assert found["nodes"][-1].keys() == before["nodes"][0].keys()
+    assert [(n["name"], n["recorded"], len(n["gpus"]), len(n["pods"])) for n in found["nodes"]][1:] == [
+        (OTHER, True, 2, 0),
+        ("lone", False, 2, 1),
+    ]
+    code, out, _ = await ask("state", "--node", "lone")
+    assert code == 0
+    assert "GPU-lone-1" in out
+    node = Node(name="lone", pool="train", cpu_milli=64_000)
+    await say(bus, subjects.state("node", "lone"), node, "late")
+    found = json.loads((await ask("state", "--json"))[1])
+    assert found["cluster"]["nodes"] == before["cluster"]["nodes"] + 1
+    assert all(entry["recorded"] for entry in found["nodes"])
+
+
 async def test_an_answer_that_cannot_be_written_is_one_line(bus):
     await populate(bus)
     with Path("/dev/full").open("w") as full:  # noqa: ASYNC230  a device

@@ -182,6 +182,11 @@ class Snapshot:
         hosts = self._hosts.values()
         return sorted(h.name for h in hosts if h.node is not None and pool in (None, h.node.pool))
 
+    def unrecorded(self) -> list[Host]:
+        """Return what has an inventory and is no known node, in name order."""
+        hosts = self._hosts.values()
+        return sorted((h for h in hosts if h.node is None and h.devices is not None), key=lambda host: host.name)
+
     def node_of(self, pod_uid: str) -> str | None:
         """Return the node on which a pod holds something: the first by name if there are several, None if there is none."""
         return self._holders.first(pod_uid)
