@@ -117,6 +117,11 @@ class GpuDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     estimated: bool = False
     """Whether ``tflops_milli`` is a guess, because no catalogue knows the model."""
 
+    @property
+    def hami_type(self) -> str:
+        """What HAMi calls the model: the driver's name, behind the vendor's unless that begins with it (HAMi ``register.go``)."""
+        return self.model if self.model.startswith(self.vendor) else f"{self.vendor}-{self.model}"
+
 
 class GpuInventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All GPUs of one node, published on change and as a heartbeat by the node's agent.

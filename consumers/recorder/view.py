@@ -10,10 +10,13 @@ from bus.follower import Record
 from schemas.cluster import GpuDevice, GpuInventory, Node, Pool
 from schemas.ledger import Allocation, NodeRecord
 from schemas.pod import Pod
+from schemas.quota import Quota
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-STATE_FILTERS = ("gpubus.state.node.*", "gpubus.state.gpu.*", "gpubus.state.pool.*", "gpubus.state.pod.*.*.*")
+STATE_FILTERS = (
+    "gpubus.state.node.*", "gpubus.state.gpu.*", "gpubus.state.pool.*", "gpubus.state.pod.*.*.*", "gpubus.state.quota.*.*",
+)  # fmt: skip
 LEDGER_FILTERS = ("gpubus.ledger.node.*",)
 
 
@@ -25,6 +28,8 @@ class View:
         self.inventories: dict[str, GpuInventory] = {}
         self.pools: dict[str, Pool] = {}
         self.pods: dict[str, Pod] = {}
+        self.quotas: dict[str, dict[str, Quota]] = {}
+        """Quotas by namespace and name."""
         self.held: dict[str, dict[str, Allocation]] = {}
         self._devices: dict[str, dict[str, GpuDevice]] = {}
         self._uids: dict[str, str] = {}
@@ -41,6 +46,8 @@ class View:
                 _put(self.nodes, name, record, Node)
             elif kind == "pool":
                 _put(self.pools, name, record, Pool)
+            elif kind == "quota":
+                _put(self.quotas.setdefault(name, {}), rest[1], record, Quota)
             elif kind == "gpu":
                 _put(self.inventories, name, record, GpuInventory)
                 inventory = self.inventories.get(name)

@@ -34,13 +34,19 @@ async def updater(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event
 
 async def recorder(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
     """Write what is used and allocated to the metrics store."""
+    from importlib.metadata import version
+    from platform import machine, python_implementation, python_version, system
+
     from consumers.recorder import hami
     from consumers.recorder.service import Recorder
     from deploy.local.monitoring import metrics_store
 
     async with metrics_store() as store:
         role = Recorder(bus, name, store)
-        with exposed("recorder", role.statistics, lambda: hami.families(role.view)):
+        build = hami.build_info(
+            version("gpubus"), f"{python_implementation()} {python_version()}", f"{system().lower()}/{machine()}"
+        )
+        with exposed("recorder", role.statistics, lambda: (build, *hami.families(role.view))):
             await role.run(stop, ready=ready)
 
 

@@ -75,7 +75,7 @@ def _gpu(node: str, device: GpuDevice, sample: GpuSample | None) -> _Gpu:
         "node": node,
         "device_index": str(device.index),
         "device_uuid": device.uuid,
-        "device_type": device.model,
+        "device_type": device.hami_type,
     } | ZONE
     return _Gpu(device, None if sample is None or sample.absent else sample, labels, host)
 

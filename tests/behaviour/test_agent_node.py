@@ -111,7 +111,7 @@ async def test_the_node_follows_its_ledger_and_its_kubelet(
             await eventually(lambda: agent.metrics_port is not None)
             text = await scrape(agent.metrics_port or 0)
             labels = f'namespace="ml",pod="train",container="main",vdevice_index="0",device_uuid="{first}",zone="vGPU"'
-            host = f'node="{NODE}",device_index="1",device_uuid="{second}",device_type="A100-80G",zone="vGPU"'
+            host = f'node="{NODE}",device_index="1",device_uuid="{second}",device_type="NVIDIA-A100-80G",zone="vGPU"'
             assert f"hami_vgpu_memory_limit_bytes{{{labels}}} {20 * GIB}\n" in text
             assert f"hami_vgpu_memory_used_bytes{{{labels}}} {process.vram_bytes}\n" in text
             assert f"hami_host_gpu_memory_used_bytes{{{host}}} 0\n" in text

@@ -4,20 +4,31 @@ import asyncio
 import json
 import re
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
 import deploy
+from bus import codec, subjects
 from bus.connection import Bus
 from bus.exposition import render
+from bus.follower import Record
 from consumers.metrics.duckdb import MEMORY, DuckDBStore
 from consumers.recorder import hami
 from consumers.recorder.view import View
 from deploy.local.exposition import exposed, served
 from deploy.local.monitoring import ALERTMANAGER, METRICS, SettingError, alertmanagers, metrics_store
 from deploy.local.roles import ROLES, alerter, recorder
+from schemas.cluster import GpuDevice, GpuInventory
+from schemas.decision import GpuGrant
+from schemas.event import Event
+from schemas.hardware import MigInstance
+from schemas.ledger import Allocation, NodeRecord
+from schemas.quota import Budget, Quota
+from schemas.registry import TYPE_NAMES
 from tests.behaviour.test_recorder import Cluster
 from tests.conftest import eventually
 from tests.stores.alertmanager import free_port
@@ -76,10 +87,59 @@ async def test_roles_serve_what_they_count_and_the_recorder_what_hami_calls_it(
         ),
     ):
         assert f"{line}\n" in text
+    assert re.search(r'^hami_build_info\{version="[0-9.]+",.*,platform="linux/\w+"\} 1$', text, re.MULTILINE)
+    assert 'hami_resource_quota_used{zone="vGPU",namespace="d",quota_name="nvidia.com/gpumem",limit="0"} 8192\n' in text
 
 
 def test_hami_names_of_an_empty_cluster_are_left_out() -> None:
     assert render(hami.families(View())) == b""
+
+
+def said(subject: str, data: msgspec.Struct) -> Record:
+    kind = TYPE_NAMES[type(data)]
+    event = Event(id="e", source="/t", type=kind, subject="s", time=datetime.now(UTC), data=data)
+    return Record(subject, 1, codec.encode(event), deleted=False)
+
+
+def test_quotas_and_mig_devices_have_hamis_names_and_units() -> None:
+    view, now = View(), datetime.now(UTC)
+    instance = MigInstance(
+        uuid="MIG-1", profile="1g.10gb", gpu_instance=7, compute_instance=0, start=4, slots=2, vram_bytes=10 * 2**30
+    )
+    cut = GpuDevice(
+        uuid="G",
+        index=3,
+        model="NVIDIA A100-SXM4-80GB",
+        tflops_milli=312_000,
+        vram_bytes=80 * 2**30,
+        instances=(instance,),
+    )
+    old = GpuDevice(uuid="T", index=4, model="Tesla T4", tflops_milli=65_000, vram_bytes=16 * 2**30)
+    view.on_state(said(subjects.state("gpu", "n"), GpuInventory(node="n", gpus=[cut, old], observed_at=now)))
+    grant = GpuGrant(uuid="T", index=4, tflops_milli=32_500, vram_bytes=8 * 2**30)
+    held = Allocation(pod_uid="u", namespace="ml", name="p", pool="", gpus=(grant, grant), compute_milli=1000)
+    view.on_ledger(said(subjects.ledger_node("n"), NodeRecord(node="n", txn="t", allocations=(held,), changes=())))
+    wide = Quota(namespace="ml", name="ResourceQuota/a", total=Budget(vram_bytes=64 * 2**30, compute_milli=4000))
+    zero = Quota(namespace="ml", name="ResourceQuota/b", total=Budget(vram_bytes=20 * 2**30, gpus=0))
+    view.on_state(said(subjects.state("quota", "ml", wide.name), wide))
+    view.on_state(said(subjects.state("quota", "ml", zero.name), zero))
+    lines = render(hami.families(view)).decode().splitlines()
+    types = {re.search('device_type="([^"]+)"', line).group(1) for line in lines if "hami_gpu_shared_count{" in line}
+    assert types == {"NVIDIA A100-SXM4-80GB", "NVIDIA-Tesla T4"}
+    assert [line for line in lines if line.startswith(("hami_resource", "hami_node_gpu_mig"))] == [
+        (
+            'hami_node_gpu_mig_instance_info{zone="vGPU",node="n",device_uuid="G",device_index="3",mig_uuid="MIG-1",'
+            'profile="1g.10gb",gpu_instance_id="7",compute_instance_id="0",placement_start="4",placement_size="2"} 1'
+        ),
+        'hami_resource_quota_used{zone="vGPU",namespace="ml",quota_name="nvidia.com/gpu",limit="0"} 2',
+        'hami_resource_quota_used{zone="vGPU",namespace="ml",quota_name="nvidia.com/gpumem",limit="20480"} 16384',
+        'hami_resource_quota_used{zone="vGPU",namespace="ml",quota_name="nvidia.com/gpucores",limit="400"} 100',
+        'hami_resource_quota_limit{zone="vGPU",namespace="ml",quota_name="nvidia.com/gpu"} 0',
+        'hami_resource_quota_limit{zone="vGPU",namespace="ml",quota_name="nvidia.com/gpumem"} 20480',
+        'hami_resource_quota_limit{zone="vGPU",namespace="ml",quota_name="nvidia.com/gpucores"} 400',
+    ]
+    view.on_state(Record(subjects.state("quota", "ml", zero.name), 2, b"", deleted=True))
+    assert b'limit="65536"' in render(hami.families(view))
 
 
 async def test_roles_of_one_process_share_one_store_and_a_missing_name_is_said(
