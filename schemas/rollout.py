@@ -75,11 +75,13 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         hash: :func:`schemas.rollout_template.template_hash` of the rest.
         rendered: The rendered template, as JSON.
         revisions: Revision of each vendor's provider configuration.
+        images: Images that these name, by vendor and use, such as ``NVIDIA/remoteWorker``; they precede the rendered ones.
     """
 
     hash: str
     rendered: dict[str, Any]
     revisions: dict[str, str] = {}
+    images: dict[str, str] = {}
 
 
 class ComponentSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,11 +96,12 @@ class ComponentSpec(msgspec.Struct, frozen=True, kw_only=True):
 class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One member as it runs: ``gpubus.state.member.<pool>.<component>.<name>``.
 
-    A hypervisor stays a member as long as its node is there, and a worker as long as its workload is, between two pods too.
+    A hypervisor stays a member as long as its node is there, and a worker as long as its workload wants pods, between two
+    pods too.
 
     Attributes:
         name: Node, ``namespace/workload`` or ``namespace/pod``.
-        uid: UID of the pod or workload; empty while a node has no agent.
+        uid: UID of the pod or workload; empty while it has no pod.
         hash: Hash that it was made from (label ``pod-template-hash``).
         created_at: When it was created; decides who is updated first.
         ready: Whether it is ready.
@@ -107,6 +110,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         vendor: Vendor of the GPUs it serves, which names the provider revision that counts for it.
         isolation: Isolation mode of its node.
         overrides: What its workload adds to the template; the number of replicas never counts.
+        pods: Pods of a worker, those that are ending too.
+        pods_ready: Pods of a worker that are ready.
     """
 
     pool: str
@@ -121,6 +126,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     vendor: str = ""
     isolation: str = ""
     overrides: dict[str, Any] = {}
+    pods: Amount = 0
+    pods_ready: Amount = 0
 
 
 class BatchMember(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

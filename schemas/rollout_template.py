@@ -15,15 +15,22 @@ _LENGTH: Final = 16
 """Hexadecimal digits: it has to fit a label, and 64 bits tell templates apart."""
 
 
-def make_template(rendered: Mapping[str, Any], revisions: Mapping[str, str] | None = None) -> Template:
+def make_template(
+    rendered: Mapping[str, Any],
+    revisions: Mapping[str, str] | None = None,
+    images: Mapping[str, str] | None = None,
+) -> Template:
     """Return a template under its hash.
 
     Args:
         rendered: The rendered template, JSON values only.
         revisions: Revision of each vendor's provider configuration; changing one rides the same path as any other change.
+        images: Images that these revisions name, by vendor and use, kept so that a way back leads to them.
     """
     revisions = dict(revisions or {})
-    return Template(hash=template_hash(rendered, revisions), rendered=dict(rendered), revisions=revisions)
+    return Template(
+        hash=template_hash(rendered, revisions), rendered=dict(rendered), revisions=revisions, images=dict(images or {})
+    )
 
 
 def template_hash(rendered: Mapping[str, Any], revisions: Mapping[str, str]) -> str:

@@ -1,22 +1,27 @@
 """What runs of the pools' components: pods of agents, workers and clients, as members of rollouts. No I/O.
 
-An agent is a member as long as its node is in the pool, whether or not it has a pod; a workload as long as it has workers.
+An agent is a member as long as its node is in the pool, whether or not it has a pod; a workload as long as it wants workers,
+or has any. Pods whose controllers are none of ours are clients: admission has put the template into them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 import msgspec
 
-from schemas.kube.components import COMPONENT, POOL, TEMPLATE_HASH, WORKLOAD
-from schemas.kube.core import KubePod
+from schemas.dialects.tf_keys import VENDOR
+from schemas.kube.components import COMPONENT, DEFAULT_VENDOR, POOL, TEMPLATE_HASH, WORKLOAD_KIND, worker_overrides
+from schemas.kube.core import KubePod, OwnerReference
+from schemas.kube.resources import TensorFusionWorkload
 from schemas.rollout import COMPONENTS, Component, Member
 
 Key = tuple[str, ...]
-"""Pool, component, and the member's name."""
+"""Pool, component, and the member's name. Of a worker the pool is left out: it is that of its workload."""
 
 HYPERVISOR: Final = "hypervisor"
+WORKER: Final = "worker"
+CLIENT: Final = "client"
 CRASH_LOOP: Final = "CrashLoopBackOff"
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
@@ -27,6 +32,7 @@ class Part(NamedTuple):
     uid: str
     owner: str
     hash: str
+    vendor: str
     created_at: datetime
     ready: bool
     crash_looping: bool
@@ -75,24 +81,53 @@ class Members:
         self._changed(key)
 
     def project(self, key: Key) -> Member | None:
-        """Return a worker or client as STATE says it, or None if nothing runs of it."""
+        """Return a member of one pod, or of several that claim to be the same, as STATE says it; None if nothing runs of it."""
         parts = list(self._parts.get(key, {}).values())
         if not parts:
             return None
-        # Several pods stand for one member: it is what the one is that is least so.
-        oldest = min(parts, key=lambda part: (part.created_at, part.uid))
-        hashes = {part.hash for part in parts}
+        oldest = _oldest(parts)
         pool, component, name = key
         return Member(
             pool=pool,
             component=_component(component),
             name=name,
-            uid=oldest.owner if component == "worker" else oldest.uid,
-            hash=hashes.pop() if len(hashes) == 1 else "",
+            uid=oldest.uid,
+            hash=_hash(parts),
             created_at=oldest.created_at,
             ready=all(part.ready for part in parts),
             crash_looping=any(part.crash_looping for part in parts),
             owned=all(part.owner for part in parts),
+            vendor=oldest.vendor,
+        )
+
+    def project_worker(self, pool: str, workload: TensorFusionWorkload, vendor: str) -> Member | None:
+        """Return the workers of a workload as STATE says them, or None if there are none and none are wanted.
+
+        Args:
+            pool: Where they are wanted.
+            workload: Theirs. One that does not say how many workers it wants has none made, nor made anew.
+            vendor: Vendor of its GPUs.
+        """
+        meta, wanted = workload.metadata, workload.spec.replicas
+        name = f"{meta.namespace}/{meta.name}"
+        parts = [one for one in self._parts.get(("", WORKER, name), {}).values() if one.owner == meta.uid]
+        if not parts and not wanted:
+            return None
+        ready = sum(part.ready for part in parts)
+        return Member(
+            pool=pool,
+            component=WORKER,
+            name=name,
+            uid=meta.uid if parts else "",
+            hash=_hash(parts),
+            created_at=_oldest(parts).created_at if parts else _time(meta.creation_timestamp),
+            ready=ready == len(parts) >= (wanted if isinstance(wanted, int) else 0),
+            crash_looping=any(part.crash_looping for part in parts),
+            owned=isinstance(wanted, int),
+            vendor=vendor,
+            overrides=worker_overrides(workload.spec),
+            pods=len(parts),
+            pods_ready=ready,
         )
 
     def project_agent(self, key: Key, *, isolation: str, vendor: str, since: str) -> Member:
@@ -111,6 +146,19 @@ class Members:
         return msgspec.structs.replace(known, isolation=isolation, vendor=vendor, owned=True)
 
 
+def _oldest(parts: Iterable[Part]) -> Part:
+    return min(parts, key=lambda part: (part.created_at, part.uid))
+
+
+def _hash(parts: Collection[Part]) -> str:
+    """Return what several pods were made from: one that crash loops counts more than the others, different ones are none."""
+    looping = [part for part in parts if part.crash_looping]
+    if looping:
+        return max(looping, key=lambda part: (part.created_at, part.uid)).hash
+    hashes = {part.hash for part in parts}
+    return hashes.pop() if len(hashes) == 1 else ""
+
+
 def _component(name: str) -> Component:
     return next(known for known in COMPONENTS if known == name)
 
@@ -119,22 +167,30 @@ def _home(item: KubePod) -> Key | None:
     meta = item.metadata
     component = meta.labels.get(COMPONENT, "")
     pool = meta.labels.get(POOL) or meta.annotations.get(POOL, "")
-    name = {
-        "hypervisor": item.spec.node_name,
-        "worker": f"{meta.namespace}/{workload}" if (workload := meta.labels.get(WORKLOAD)) else "",
-        "client": f"{meta.namespace}/{meta.name}",
-    }.get(component, "")
-    return (pool, component, name) if pool and name else None
+    owner = _controller(item)
+    if component == HYPERVISOR:
+        return (pool, HYPERVISOR, item.spec.node_name) if pool and item.spec.node_name else None
+    if component not in (WORKER, CLIENT):
+        return None
+    if owner is not None and owner.kind == WORKLOAD_KIND:
+        return "", WORKER, f"{meta.namespace}/{owner.name}"
+    return (pool, CLIENT, f"{meta.namespace}/{meta.name}") if pool else None
+
+
+def _controller(item: KubePod) -> OwnerReference | None:
+    return next((owner for owner in item.metadata.owner_references if owner.controller), None)
 
 
 def _part(item: KubePod) -> Part:
     meta, status = item.metadata, item.status
     ready = any(one.type == "Ready" and one.status == "True" for one in status.conditions)
     waiting = [one.state.waiting for one in status.container_statuses]
+    owner = _controller(item)
     return Part(
         uid=meta.uid,
-        owner=next((owner.uid for owner in meta.owner_references if owner.controller), ""),
+        owner=owner.uid if owner is not None else "",
         hash=meta.labels.get(TEMPLATE_HASH, ""),
+        vendor=meta.annotations.get(VENDOR) or DEFAULT_VENDOR,
         created_at=_time(meta.creation_timestamp),
         ready=ready and not meta.deletion_timestamp,
         crash_looping=any(one is not None and one.reason == CRASH_LOOP for one in waiting),

@@ -10,7 +10,7 @@ import msgspec
 from bus import subjects
 from producers.watcher import volumes
 from producers.watcher.budgets import Budgets
-from producers.watcher.members import HYPERVISOR, Members
+from producers.watcher.members import HYPERVISOR, WORKER, Members
 from producers.watcher.nodes import Nodes, Seat
 from producers.watcher.plan import Known, Outgoing, Stored, commands, digest, fact, known, refusal, release
 from producers.watcher.reading import Refusal, project, read_request
@@ -85,6 +85,7 @@ class World:
         self.members = Members(self._on_member)
         self._agents_in: set[str] = set()
         """Pools that have, or had, agents."""
+        self._workload_pools: dict[str, str] = {}
         self._latest = 0  # up to here the view is complete: lists do not come in the order of versions
         self._asking: dict[Key, KubePod] = {}
         self._bound: dict[Key, KubePod] = {}
@@ -195,9 +196,22 @@ class World:
             self._mark(MEMBER, (pool, HYPERVISOR, name))
 
     def _on_member(self, key: Key) -> None:
+        if key[1] == WORKER:
+            self._on_workload(key[2])
+            return
         self._mark(MEMBER, key)
         if key[1] == HYPERVISOR:
             self._mark(NODE, (key[2],))
+
+    def _on_workload(self, name: str) -> None:
+        """A workload, its pool or its workers have changed: it is a member of the pool that it is in, and of no other."""
+        pool = self.settings.workload_pool(*name.split("/", 1))
+        for one in {pool, self._workload_pools.get(name, "")} - {""}:
+            self._mark(MEMBER, (one, WORKER, name))
+        if pool:
+            self._workload_pools[name] = pool
+        else:
+            self._workload_pools.pop(name, None)
 
     def _on_settings(self, plural: str, namespace: str, name: str) -> None:
         """An object has changed, and what depends on it may be another now: nodes, pools, pods that still wait."""
@@ -210,6 +224,10 @@ class World:
                 self._mark(POOL, (name,))
                 self.dirty |= dict.fromkeys(((NODE, (node,)) for node in self.nodes.names()), True)
                 self._on_components([name])
+                for namespace_of, workload in self.settings.workloads.items:
+                    self._on_workload(f"{namespace_of}/{workload}")
+            case "tensorfusionworkloads":
+                self._on_workload(f"{namespace}/{name}")
             case "schedulingconfigtemplates":
                 self.dirty |= dict.fromkeys(((POOL, (pool,)) for _, pool in self.settings.pools.items), True)
             case "gpuresourcequotas":
@@ -325,6 +343,8 @@ class World:
 
     def _member(self, key: Key) -> tuple[Member | None, int]:
         pool, component, name = key
+        if component == WORKER:
+            return self._worker(pool, name)
         version = self.members.version(key)
         if component != HYPERVISOR:
             return self.members.project(key), version
@@ -341,6 +361,15 @@ class World:
             since=meta.creation_timestamp,
         )
         return member, version
+
+    def _worker(self, pool: str, name: str) -> tuple[Member | None, int]:
+        namespace, _, own = name.partition("/")
+        pods = self.members.version(("", WORKER, name))
+        version = max(pods, self.settings.workloads.version(namespace, own))
+        workload = self.settings.workload(namespace, own)
+        if workload is None or self.settings.workload_pool(namespace, own) != pool:
+            return None, version
+        return self.members.project_worker(pool, workload, self.settings.workload_vendor(namespace, own)), version
 
     def done(self, kind: str, key: Key, version: int) -> None:
         """STATE says of an object what it was at ``version``, or something newer: forget what is needed no more."""

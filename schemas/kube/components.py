@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from schemas.kube.pools import Client, GPUPoolSpec, Hypervisor, Worker
+from schemas.kube.pools import Client, ComponentConfig, GPUPoolSpec, Hypervisor, Worker
+from schemas.kube.workloads import WorkloadProfileSpec
 from schemas.rollout import Component, ComponentSpec
 from schemas.rollout_template import make_template
 from schemas.update_policy import parse_policy
@@ -19,6 +20,16 @@ TEMPLATE_HASH: Final = f"{DOMAIN}/pod-template-hash"
 VENDOR: Final = f"{DOMAIN}/hardware-vendor"
 ISOLATION: Final = f"{DOMAIN}/isolation"
 
+WORKLOAD_KIND: Final = "TensorFusionWorkload"
+DEFAULT_VENDOR: Final = "NVIDIA"
+"""Vendor of a pod that names none."""
+
+WORKER_IMAGE: Final = "remoteWorker"
+"""Key of a provider's image of workers; without one, and without a pool's, a pool has none."""
+
+_WORKER_PORT: Final = {"name": "remote-vgpu", "containerPort": 8000}
+"""Where a worker listens. Source: upstream's workers."""
+
 _AGENT: Final[dict[str, Any]] = {
     "hostNetwork": True,
     "hostPID": True,
@@ -28,37 +39,52 @@ _AGENT: Final[dict[str, Any]] = {
 """What a pool's template need not say of an agent: it watches its node's GPUs and processes, whatever is wrong with the node."""
 
 
-def component_specs(name: str, spec: GPUPoolSpec, revisions: Mapping[str, str]) -> dict[Component, ComponentSpec]:
-    """Return what a pool wants of those of its components that it configures.
+def component_specs(
+    name: str, spec: GPUPoolSpec, revisions: Mapping[str, str], images: Mapping[str, str] | None = None
+) -> dict[Component, ComponentSpec]:
+    """Return what a pool wants of those of its components that it, or a provider, configures.
 
     Args:
         name: The pool.
         spec: Its specification.
-        revisions: Revision of each vendor's provider configuration, which names images too.
+        revisions: Revision of each vendor's provider configuration, which names images too: those of clients, and with them
+            what runs in pods of every pool.
+        images: Images that the providers name, by vendor and use, such as ``NVIDIA/remoteWorker``. They take precedence over
+            the pool's.
 
     Raises:
         RequestError: The pool's update policy cannot be followed.
     """
-    config = spec.component_config
+    config, images = spec.component_config or ComponentConfig(), images or {}
+    used: dict[Component, dict[str, str]] = {"client": dict(images)}
+    used["worker"] = {key: image for key, image in images.items() if key.endswith(f"/{WORKER_IMAGE}")}
     rendered: dict[Component, dict[str, Any]] = {}
-    if config is not None:
-        if config.hypervisor is not None:
-            rendered["hypervisor"] = render_hypervisor(config.hypervisor)
-        if config.worker is not None:
-            rendered["worker"] = _pod("worker", config.worker)
-        if config.client is not None:
-            rendered["client"] = _client(config.client)
+    if config.hypervisor is not None:
+        rendered["hypervisor"] = render_hypervisor(config.hypervisor)
+    if config.worker is not None or used["worker"]:
+        rendered["worker"] = _worker(config.worker or Worker(), config.hypervisor)
+    if config.client is not None or revisions:
+        rendered["client"] = _client(config.client or Client())
     policy = spec.node_manager_config.node_pool_rolling_update_policy
     stated = msgspec.to_builtins(policy) if policy is not None else None
     return {
         component: ComponentSpec(
             pool=name,
             component=component,
-            template=make_template(template, revisions),
+            template=make_template(template, revisions, used.get(component)),
             policy=parse_policy(stated, component),
         )
         for component, template in rendered.items()
     }
+
+
+def worker_overrides(spec: WorkloadProfileSpec) -> dict[str, Any]:
+    """Return what a workload adds to its pool's workers.
+
+    How many there are is not of them, and requests that follow use are changed in place.
+    """
+    stated = msgspec.to_builtins(spec)
+    return {key: value for key, value in stated.items() if key not in ("replicas", "autoScalingConfig")}
 
 
 def render_hypervisor(config: Hypervisor) -> dict[str, Any]:
@@ -71,6 +97,15 @@ def render_hypervisor(config: Hypervisor) -> dict[str, Any]:
     first.setdefault("ports", [{"name": "http", "containerPort": config.port_number}])
     if config.enable_vector and config.vector_image:
         spec["containers"].append({"name": "vector", "image": config.vector_image})
+    return rendered
+
+
+def _worker(config: Worker, hypervisor: Hypervisor | None) -> dict[str, Any]:
+    rendered = _pod("worker", config)
+    first = rendered["spec"]["containers"][0]
+    first.setdefault("ports", [dict(_WORKER_PORT)])
+    port = {"name": "HYPERVISOR_PORT", "value": str((hypervisor or Hypervisor()).port_number)}
+    first["env"] = [*(one for one in first.get("env") or () if one.get("name") != port["name"]), port]
     return rendered
 
 

@@ -98,6 +98,7 @@ class Settings:
         self.pools: Shelf[kube.GPUPool] = Shelf("gpupools", changed)
         self.templates: Shelf[kube.SchedulingConfigTemplate] = Shelf("schedulingconfigtemplates", changed)
         self.profiles: Shelf[kube.WorkloadProfile] = Shelf("workloadprofiles", changed)
+        self.workloads: Shelf[kube.TensorFusionWorkload] = Shelf("tensorfusionworkloads", changed)
         self.quotas: Shelf[kube.GPUResourceQuota] = Shelf("gpuresourcequotas", changed)
         self.providers: Shelf[kube.ProviderConfig] = Shelf("providerconfigs", changed)
         self.shelves: dict[str, tuple[Shelf[Any], type[Any]]] = {
@@ -105,6 +106,7 @@ class Settings:
             "gpupools": (self.pools, kube.GPUPool),
             "schedulingconfigtemplates": (self.templates, kube.SchedulingConfigTemplate),
             "workloadprofiles": (self.profiles, kube.WorkloadProfile),
+            "tensorfusionworkloads": (self.workloads, kube.TensorFusionWorkload),
             "gpuresourcequotas": (self.quotas, kube.GPUResourceQuota),
             "providerconfigs": (self.providers, kube.ProviderConfig),
         }
@@ -125,11 +127,13 @@ class Settings:
             shelf.put(msgspec.convert({"metadata": resource.metadata(), "spec": resource.spec}, struct))
 
     def resource(self, plural: str, namespace: str, name: str) -> kube.CustomResource | None:
-        """Return what STATE says of an object; None if there is none."""
+        """Return what STATE says of an object; None if there is none, or it is a workload that is being deleted."""
         item = self.shelves[plural][0].items.get((namespace, name))
         if item is None:
             return None
         meta = item.metadata
+        if plural == "tensorfusionworkloads" and meta.deletion_timestamp:
+            return None  # nobody is to make workers for it again while those it has are deleted
         return kube.CustomResource(
             plural=plural,
             namespace=namespace,
@@ -188,8 +192,15 @@ class Settings:
         if item is None:
             return None
         # A generation changes with the specification alone.
-        revisions = {one.spec.vendor: str(one.metadata.generation) for one in self.providers.items.values()}
-        return {str(name): spec for name, spec in component_specs(pool, item.spec, revisions).items()}.get(component)
+        providers = self.providers.items.values()
+        revisions = {one.spec.vendor: str(one.metadata.generation) for one in providers}
+        images = {
+            f"{one.spec.vendor}/{use}": image
+            for one in providers
+            for use, image in msgspec.to_builtins(one.spec.images).items()
+        }
+        specs = component_specs(pool, item.spec, revisions, images)
+        return {str(name): spec for name, spec in specs.items()}.get(component)
 
     def component_version(self, pool: str) -> int:
         """Return the version since which :meth:`component` returns what it does."""
@@ -207,6 +218,23 @@ class Settings:
         item = self.pools.items.get(("", pool))
         config = item.spec.component_config if item is not None else None
         return config is not None and config.hypervisor is not None
+
+    def workload(self, namespace: str, name: str) -> kube.TensorFusionWorkload | None:
+        """Return a workload that is not being deleted."""
+        item = self.workloads.items.get((namespace, name))
+        return item if item is not None and not item.metadata.deletion_timestamp else None
+
+    def workload_pool(self, namespace: str, name: str) -> str:
+        """Return the pool of a workload; empty when there is no such workload, or no pool for it."""
+        item = self.workload(namespace, name)
+        return (item.spec.pool_name or self.default_pool()) if item is not None else ""
+
+    def workload_vendor(self, namespace: str, name: str) -> str:
+        """Return the vendor of a workload's GPUs: its own, or its pool's."""
+        item = self.workload(namespace, name)
+        pool = self.pools.items.get(("", self.workload_pool(namespace, name)))
+        vendor = pool.spec.node_manager_config.default_vendor if pool is not None else ""
+        return (item.spec.vendor if item is not None else "") or vendor
 
     def default_pool(self) -> str:
         """Return the pool that is annotated as the default, the first by name; empty when none is."""

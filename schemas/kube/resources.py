@@ -38,6 +38,13 @@ class WorkloadProfile(msgspec.Struct, frozen=True, gc=False):
     spec: WorkloadProfileSpec
 
 
+class TensorFusionWorkload(msgspec.Struct, frozen=True, gc=False):
+    """Workers that are kept."""
+
+    metadata: ObjectMeta
+    spec: WorkloadProfileSpec
+
+
 class GPUResourceQuota(msgspec.Struct, frozen=True, gc=False):
     """Bounds of a namespace."""
 

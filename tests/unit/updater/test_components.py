@@ -13,7 +13,9 @@ from schemas.kube.components import component_specs
 from schemas.kube.core import KubePod
 from schemas.kube.isolation import isolation_of
 from schemas.kube.pools import GPUPoolSpec
+from schemas.kube.resources import TensorFusionWorkload
 from schemas.rollout import Replace
+from schemas.rollout_template import member_hashes
 from tests.unit.updater.world import NEW, World
 
 POLICY = {"autoUpdateHypervisor": True, "batchPercentage": 20, "batchInterval": "5m"}
@@ -115,19 +117,87 @@ def test_a_pod_is_a_member_as_long_as_it_runs() -> None:
     assert set(changed) == {key}
 
 
+def workload(**spec: Any) -> TensorFusionWorkload:
+    metadata = {"name": "w", "namespace": "ns", "uid": "uid-w", "creationTimestamp": "2025-12-31T00:00:00Z"}
+    return msgspec.convert({"metadata": metadata, "spec": spec}, TensorFusionWorkload)
+
+
+def worker(name: str, *, version: int = 1, made_from: str = "h1", owner: str = "uid-w", **facts: Any) -> KubePod:
+    reference = {"kind": "TensorFusionWorkload", "name": "w", "uid": owner, "controller": True}
+    labels = {"tensor-fusion.ai/pod-template-hash": made_from}
+    metadata = {"ownerReferences": [reference]} | facts.pop("metadata", {})
+    return pod(name, "worker", version=version, labels=labels, metadata=metadata, **facts)
+
+
 def test_a_workload_is_what_the_least_of_its_workers_is() -> None:
-    members, key = Members(lambda _: None), ("p", "worker", "ns/w")
-    workload = {"tensor-fusion.ai/workload": "w"}
-    members.put(pod("w-1", "worker", version=2, labels=workload))
-    members.put(pod("w-0", "worker", labels=workload))
-    found = members.project(key)
-    assert (found.uid, found.hash, found.ready, found.created_at.second) == ("owner", "h1", True, 1)
-    members.put(pod("w-1", "worker", version=3, labels=workload | {"tensor-fusion.ai/pod-template-hash": "h2"}))
-    assert members.project(key).hash == ""
-    members.gone("ns", "w-0", 4)
-    assert members.project(key).hash == "h2"
-    members.gone("ns", "w-1", 5)
-    assert (members.project(key), members.version(key)) == (None, 5)
+    changed: list[tuple[str, ...]] = []
+    members, two = Members(changed.append), workload(replicas=2)
+    members.put(worker("w-1", version=2))
+    members.put(worker("w-0"))
+    members.put(worker("stranger", version=1, owner="uid-of-one-before"))
+    assert set(changed) == {("", "worker", "ns/w")}
+    found = members.project_worker("p", two, "NVIDIA")
+    assert found is not None
+    assert (found.pool, found.name, found.uid, found.hash) == ("p", "ns/w", "uid-w", "h1")
+    assert (found.ready, found.owned, found.created_at.second) == (True, True, 1)
+    assert (found.pods, found.pods_ready, found.vendor) == (2, 2, "NVIDIA")
+    assert not members.project_worker("p", workload(replicas=3), "NVIDIA").ready
+    assert not members.project_worker("p", workload(), "NVIDIA").owned  # nobody makes its workers
+    members.put(worker("w-1", version=3, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}))
+    ending = members.project_worker("p", two, "NVIDIA")
+    assert (ending.ready, ending.pods, ending.pods_ready) == (False, 2, 1)
+    members.put(worker("w-1", version=4, made_from="h2"))
+    assert members.project_worker("p", two, "NVIDIA").hash == ""
+    looping = [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]
+    members.put(worker("w-1", version=5, made_from="h2", containerStatuses=looping))
+    found = members.project_worker("p", two, "NVIDIA")
+    assert (found.hash, found.crash_looping) == ("h2", True)  # what it was made from is to blame
+
+
+def test_a_workload_is_a_member_as_long_as_it_wants_workers_or_has_any() -> None:
+    members = Members(lambda _: None)
+    missing = members.project_worker("p", workload(replicas=1), "NVIDIA")
+    assert missing is not None
+    assert (missing.uid, missing.hash, missing.ready, missing.pods) == ("", "", False, 0)
+    assert (missing.created_at.year, missing.created_at.month) == (2025, 12)
+    members.put(worker("w-0"))
+    assert members.project_worker("p", workload(replicas=0), "NVIDIA").pods == 1
+    members.gone("ns", "w-0", 2)
+    assert members.project_worker("p", workload(replicas=0), "NVIDIA") is None
+    assert members.project_worker("p", workload(), "NVIDIA") is None
+
+
+def test_what_a_workload_adds_counts_and_how_many_workers_it_wants_does_not() -> None:
+    template = component_specs("p", pool(worker={"image": "w:1"}), {})["worker"].template
+    members = Members(lambda _: None)
+
+    def wanted(**spec: Any) -> str:
+        member = members.project_worker("p", workload(**spec), "NVIDIA")
+        assert member is not None
+        return member_hashes(template)(member)
+
+    base = wanted(replicas=1, gpuCount=1)
+    assert wanted(replicas=9, gpuCount=1) == base
+    assert wanted(replicas=1, gpuCount=1, autoScalingConfig={"autoSetResources": {"enable": True}}) == base
+    assert wanted(replicas=1, gpuCount=2) != base
+
+
+def test_a_pod_with_gpus_under_another_controller_is_a_client_however_admission_labels_it() -> None:
+    members = Members(lambda _: None)
+    members.put(pod("a", "worker", metadata={"annotations": {"tensor-fusion.ai/vendor": "AMD"}}))
+    found = members.project(("p", "client", "ns/a"))
+    assert found is not None
+    assert (found.uid, found.component, found.vendor) == ("uid-a", "client", "AMD")
+
+
+def test_images_of_providers_are_kept_with_the_template_that_their_revision_stands_for() -> None:
+    images = {"NVIDIA/remoteWorker": "w:9", "NVIDIA/middleware": "m:9"}
+    specs = component_specs("p", pool(), {"NVIDIA": "4"}, images)
+    assert set(specs) == {"worker", "client"}  # a provider alone is enough to make them
+    assert specs["worker"].template.images == {"NVIDIA/remoteWorker": "w:9"}
+    assert specs["client"].template.images == images
+    first = specs["worker"].template.rendered["spec"]["containers"][0]
+    assert first["ports"] == [{"name": "remote-vgpu", "containerPort": 8000}]
 
 
 def test_an_agent_is_a_member_as_long_as_its_node_is_in_the_pool() -> None:
