@@ -74,6 +74,24 @@ def actuator(
     _play("actuator", nats, kubeconfig, name, replicas, exit_with_stdin=exit_with_stdin, metrics=metrics)
 
 
+@app.command("workload")
+def workload(
+    *,
+    nats: NatsOption = None,
+    kubeconfig: KubeconfigOption = None,
+    name: NameOption = None,
+    replicas: ReplicasOption = 1,
+    metrics: MetricsPortOption = -1,
+    exit_with_stdin: StdinOption = False,
+) -> None:
+    """Keep as many workers of each TensorFusionWorkload as it wants, until SIGTERM.
+
+    \b
+    Example: gpubus run workload --nats nats://nats.gpubus.svc:4222 --kubeconfig ~/.kube/config
+    """
+    _play("workload", nats, kubeconfig, name, replicas, exit_with_stdin=exit_with_stdin, metrics=metrics)
+
+
 @app.command("status")
 def status(
     *,

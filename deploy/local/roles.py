@@ -103,6 +103,18 @@ async def actuator(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Even
         await Actuator(bus, client, name).run(stop, ready=ready)
 
 
+async def workload(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
+    """Keep as many workers of each workload as it wants."""
+    from bus.kube.client import Client
+    from consumers.workload.service import WorkloadKeeper
+
+    del name  # replicas do the same
+    async with await Client.connect() as client:
+        role = WorkloadKeeper(bus, client)
+        with exposed("workload", role.statistics):
+            await role.run(stop, ready=ready)
+
+
 async def status(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
     """Write the state of nodes, GPUs and pools back to their custom resources."""
     from bus.kube.client import Client
@@ -137,6 +149,7 @@ CLUSTER_ROLES: Final[dict[str, Role]] = {
     "status": status,
     "reconciler": reconciler,
     "actuator": actuator,
+    "workload": workload,
 }
 """Roles that need a Kubernetes cluster too; ``KUBECONFIG`` or the pod's service account says which."""
 
