@@ -30,7 +30,9 @@ _SMALL: Final = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memor
 _MB: Final = 1_000_000
 
 
-def isolate(spec: dict[str, Any], managed: list[dict[str, Any]], request: GpuRequest, images: Images) -> list[Variable]:
+def isolate(
+    spec: dict[str, Any], managed: list[dict[str, Any]], request: GpuRequest, images: Images, *, worker: bool = False
+) -> list[Variable]:
     """Add to a pod what its isolation needs.
 
     Args:
@@ -38,6 +40,7 @@ def isolate(spec: dict[str, Any], managed: list[dict[str, Any]], request: GpuReq
         managed: Its containers with GPUs.
         request: What it asks for.
         images: Images of the vendor's provider.
+        worker: Whether the pod is a worker itself, which keeps to hard limits and needs none beside it.
 
     Returns:
         Variables of every container with GPUs.
@@ -47,6 +50,8 @@ def isolate(spec: dict[str, Any], managed: list[dict[str, Any]], request: GpuReq
     """
     if request.isolation == "soft":
         return _soft(spec, managed, images)
+    if request.isolation == "hard" and worker:
+        return [*_identity(), literal("TF_ISOLATION_MODE", "hard"), *_hard_limits(request)]
     if request.isolation == "hard":
         return _hard(spec, managed, request, images)
     return []
@@ -97,13 +102,10 @@ def _hard(spec: dict[str, Any], managed: list[dict[str, Any]], request: GpuReque
             "volumeMounts": [{"name": "tf-libs", "mountPath": _LIBRARY}],
         },
     )
-    limits = [annotation("TF_CUDA_SM_PERCENT_LIMIT", EFFECTIVE_SM_PERCENT)]
-    if request.vram_limit_bytes:
-        limits.append(literal("TF_GPU_MEMORY_LIMIT", str(request.vram_limit_bytes // _MB)))
     worker = {
         "name": "tensorfusion-worker",
         "image": images.worker,
-        "env": [visible_devices(), *_identity(), literal("TF_ISOLATION_MODE", "hard"), *limits],
+        "env": [visible_devices(), *_identity(), literal("TF_ISOLATION_MODE", "hard"), *_hard_limits(request)],
         "volumeMounts": [{"name": "tf-transport-shm", "mountPath": "/dev/shm"}],  # noqa: S108  a mount, in the container
     }
     if all(one["name"] != worker["name"] for one in spec["containers"]):
@@ -122,6 +124,13 @@ def _hard(spec: dict[str, Any], managed: list[dict[str, Any]], request: GpuReque
         literal("TF_PREPEND_PATH", _LIBRARY),
         literal("TF_LD_LIBRARY_PATH", _LIBRARY),
     ]
+
+
+def _hard_limits(request: GpuRequest) -> list[Variable]:
+    limits = [annotation("TF_CUDA_SM_PERCENT_LIMIT", EFFECTIVE_SM_PERCENT)]
+    if request.vram_limit_bytes:
+        limits.append(literal("TF_GPU_MEMORY_LIMIT", str(request.vram_limit_bytes // _MB)))
+    return limits
 
 
 def _identity() -> list[Variable]:

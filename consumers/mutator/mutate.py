@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from consumers.mutator import environment
+from consumers.mutator.client import Client
 from consumers.mutator.environment import Variable, literal
 from consumers.mutator.isolation import ADDED, isolate
 from consumers.mutator.moved import move
@@ -20,7 +21,9 @@ from schemas.dialects import HamiConfig, PodSpecView, RequestError, TensorFusion
 from schemas.dialects import tf_keys as keys
 from schemas.dialects.moved import with_moved
 from schemas.dialects.view import POOL_KEY, ContainerView
+from schemas.kube.components import DEFAULT_VENDOR, TEMPLATE_HASH, WORKLOAD_KIND
 from schemas.kube.core import KubePod
+from schemas.kube.merge import merge
 from schemas.kube.views import view_of
 from schemas.pod import WHOLE, GpuRequest
 
@@ -67,15 +70,17 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         options: For all pods.
-        images: Images of the providers, by vendor.
+        images: Images of the providers, by vendor, where a pool says nothing of what it puts into pods.
         hami: Words and defaults of HAMi's dialect.
         defaults: For a namespace, a profile's name and a pool's name, what stands behind a TensorFusion pod.
+        clients: For a pool and a vendor, what the pool puts into its pods; None if it does not say.
     """
 
     options: Options = Options()
     images: dict[str, Images] = {}
     hami: HamiConfig
     defaults: Callable[[str, str, str], TensorFusionDefaults]
+    clients: Callable[[str, str], Client | None] = lambda _pool, _vendor: None
 
 
 def mutate(raw: bytes, namespace: str, admission: str, context: Context) -> Mutation:
@@ -166,8 +171,15 @@ def _change(
     else:
         spec["schedulerName"] = _scheduler(spec, options, options.scheduler)
         move(pod, native, {})
-        common += isolate(spec, managed, request, context.images.get(request.vendor or "NVIDIA", Images()))
-        _words(pod, view, request)
+        vendor = request.vendor or DEFAULT_VENDOR
+        client = context.clients(request.pool, vendor)
+        images = client.images if client is not None else context.images.get(vendor, Images())
+        common += isolate(spec, managed, request, images, worker=_is_worker(pod))
+        if client is not None:
+            patch = {key: value for key, value in client.patch.items() if key != "name"}
+            for container in managed:
+                container.update(merge(container, patch))
+        _words(pod, view, request, client)
     warnings = []
     for container in managed:
         # What isolation says of a variable counts more.
@@ -245,7 +257,13 @@ def _variables(view: PodSpecView, request: GpuRequest, name: str) -> list[Variab
     return variables
 
 
-def _words(pod: dict[str, Any], view: PodSpecView, request: GpuRequest) -> None:
+def _is_worker(pod: dict[str, Any]) -> bool:
+    """Return whether a pod is a worker itself: its workload's controller says what it is made from."""
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return any(one.get("controller") and one.get("kind") == WORKLOAD_KIND for one in owners)
+
+
+def _words(pod: dict[str, Any], view: PodSpecView, request: GpuRequest, client: Client | None) -> None:
     """Write what TensorFusion's tools read: what was decided for the pod in its own words, and whose it is."""
     meta, spec = pod["metadata"], pod["spec"]
     meta["annotations"] = {
@@ -255,10 +273,13 @@ def _words(pod: dict[str, Any], view: PodSpecView, request: GpuRequest) -> None:
         keys.ISOLATION: request.isolation,
         keys.LOCAL: "true",
         keys.INJECT: ",".join(request.container_names),
+        **({keys.VENDOR: request.vendor} if request.vendor else {}),
     }
-    workload = {keys.WORKLOAD: view.owner} if view.owner else {}
+    extra = {keys.WORKLOAD: view.owner} if view.owner else {}
+    if client is not None and not _is_worker(pod):
+        extra[TEMPLATE_HASH] = client.hash
     meta["labels"] = {
-        **(meta.get("labels") or {}), keys.ENABLED: "true", keys.COMPONENT: "worker", POOL_KEY: request.pool, **workload,
+        **(meta.get("labels") or {}), keys.ENABLED: "true", keys.COMPONENT: "worker", POOL_KEY: request.pool, **extra,
     }  # fmt: skip
     tolerations = spec.get("tolerations") or []
     if _TOLERATION not in tolerations:

@@ -9,7 +9,8 @@ from bus import codec, subjects
 from bus.connection import Bus
 from bus.errors import UndecodableError
 from bus.follower import Follower, Record
-from bus.streams import STATE
+from bus.streams import LEDGER, STATE
+from consumers.mutator.clients import LEDGER_FILTER, STATE_FILTER, Clients
 from consumers.mutator.mutate import Context
 from consumers.mutator.options import Images, Options
 from schemas.kube.defaults import Settings
@@ -30,17 +31,30 @@ class Operators:
         self._options = options
         self._settings = Settings(self._changed)
         self._context: Context | None = None
-        self._state = Follower(bus, STATE, [f"{subjects.subject('state', 'config')}.>"], self._on_state)
+        self._clients = Clients()
+        self._state = Follower(bus, STATE, [f"{subjects.subject('state', 'config')}.>", STATE_FILTER], self._on_state)
+        self._ledger = Follower(bus, LEDGER, [LEDGER_FILTER], self._on_client, recreated=self._clients.forget_records)
 
     async def start(self) -> None:
         """Begin to follow, and return when everything that is set is known."""
+        await self._ledger.start()
         await self._state.start()
 
     async def stop(self) -> None:
         """Stop following."""
         await self._state.stop()
+        await self._ledger.stop()
+
+    def _on_client(self, record: Record) -> None:
+        try:
+            self._clients.apply(record)
+        except UndecodableError as error:  # the updater buries it
+            log.warning("%s at sequence %d: %s", record.subject, record.seq, error)
 
     def _on_state(self, record: Record) -> None:
+        if not record.subject.startswith("gpubus.state.config."):
+            self._on_client(record)
+            return
         try:
             _, _, plural, namespace, name = subjects.names(record.subject)
             data = None if record.deleted else codec.decode_as(CustomResource, record.payload).data
@@ -73,5 +87,7 @@ class Operators:
                 force_overwrite_default_scheduler=options.force_overwrite_default_scheduler,
             )
             defaults = lru_cache(maxsize=1024)(settings.defaults)  # until something changes
-            self._context = Context(options=options, images=images, hami=hami, defaults=defaults)
+            self._context = Context(
+                options=options, images=images, hami=hami, defaults=defaults, clients=self._clients.get
+            )
         return self._context

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from consumers.allocator.engine import Policy, Snapshot
 from consumers.allocator.engine import decide as place
 from consumers.allocator.grants import allocation
+from consumers.mutator.client import Client
 from consumers.mutator.mutate import SLOT_LABEL, Context, mutate
 from consumers.mutator.options import Images, Options
 from consumers.mutator.patch import diff
@@ -23,10 +24,11 @@ from schemas.pod import Schedule
 IMAGES = Images(limiter="limiter:1", client="client:1", worker="worker:1")
 
 
-def context(*, images=(), **options) -> Context:
+def context(*, images=(), clients=None, **options) -> Context:
     return Context(
         options=Options(**options),
         images=dict(images),
+        clients=lambda pool, vendor: (clients or {}).get((pool, vendor)),
         hami=HamiConfig(pool="shared"),
         defaults=lambda _namespace, _profile, _pool: TensorFusionDefaults(pool="shared"),
     )
@@ -144,6 +146,46 @@ def test_hard_isolation_puts_a_worker_beside_the_container():
     assert env(changed)["NVIDIA_VISIBLE_DEVICES"] == "void"
     with pytest.raises(RequestError, match="ProviderConfig"):
         decide(pod(labels=ENABLED, annotations=written))
+
+
+HASH = "tensor-fusion.ai/pod-template-hash"
+WORKER = {
+    "apiVersion": "tensor-fusion.ai/v1",
+    "kind": "TensorFusionWorkload",
+    "name": "w",
+    "uid": "u",
+    "controller": True,
+}
+
+
+def test_what_the_pool_puts_into_clients_is_there_and_the_pod_says_from_which_template():
+    patch = {"name": "no", "env": [{"name": "A", "value": "pool"}], "securityContext": {"privileged": False}}
+    client = Client(hash="h1", images=Images(limiter="limiter:2"), patch=patch)
+    containers = [{"name": "main", "image": "i", "env": [{"name": "A", "value": "own"}, {"name": "B", "value": "own"}]}]
+    changed, _ = admitted(
+        pod(labels=ENABLED, annotations=GUIDE, containers=containers),
+        images={"NVIDIA": IMAGES},
+        clients={("shared", "NVIDIA"): client},
+    )
+    assert changed["metadata"]["labels"][HASH] == "h1"
+    assert [one["image"] for one in changed["spec"]["initContainers"]] == ["limiter:2"]
+    (main,) = changed["spec"]["containers"]
+    assert (main["name"], main["securityContext"]) == ("main", {"privileged": False})
+    assert (env(changed)["A"], env(changed)["B"]) == ("pool", "own")
+    unknown, _ = admitted(pod(labels=ENABLED, annotations=GUIDE), clients={("other", "NVIDIA"): client})
+    assert HASH not in unknown["metadata"]["labels"]
+
+
+def test_a_worker_keeps_the_template_that_it_says_and_gets_no_second_worker_beside_it():
+    written = {**GUIDE, "tensor-fusion.ai/isolation": "hard"}
+    target = pod(labels={**ENABLED, HASH: "worker's"}, annotations=written)
+    target["metadata"]["ownerReferences"] = [WORKER]
+    changed, _ = admitted(target, clients={("shared", "NVIDIA"): Client(hash="client's", images=Images())})
+    assert changed["metadata"]["labels"][HASH] == "worker's"
+    assert [one["name"] for one in changed["spec"]["containers"]] == ["main"]
+    variables = env(changed)
+    assert variables["TF_GPU_MEMORY_LIMIT"] == str((3 << 30) // 1_000_000)
+    assert variables["NVIDIA_VISIBLE_DEVICES"] == "metadata.annotations['gpubus.io/visible-devices']"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,53 @@
+"""What pools put into pods at admission: what a rollout brings their clients to, else what they want. No I/O.
+
+A rollout that has been rolled back keeps new pods on the template that it went back to, images included.
+"""
+
+from bus import codec, subjects
+from bus.errors import UndecodableError
+from bus.follower import Record
+from consumers.mutator.client import Client, client_of
+from schemas.rollout import ComponentSpec, Rollout, Template
+
+STATE_FILTER = "gpubus.state.component.*.client"
+LEDGER_FILTER = "gpubus.ledger.rollout.*.client"
+
+
+class Clients:
+    """The fold, by pool."""
+
+    def __init__(self) -> None:
+        self._specs: dict[str, Template] = {}
+        self._targets: dict[str, Template] = {}
+        self._known: dict[tuple[str, str], Client | None] = {}
+
+    def apply(self, record: Record) -> None:
+        """Apply one record of STATE or LEDGER.
+
+        Raises:
+            UndecodableError: It cannot be read; what it said before holds.
+        """
+        try:
+            _, kind, pool, _ = subjects.names(record.subject)
+        except ValueError as error:
+            raise UndecodableError(str(error)) from None
+        templates = self._targets if kind == "rollout" else self._specs
+        if record.deleted:
+            templates.pop(pool, None)
+        elif kind == "rollout":
+            templates[pool] = codec.decode_as(Rollout, record.payload).data.target
+        else:
+            templates[pool] = codec.decode_as(ComponentSpec, record.payload).data.template
+        self._known.clear()
+
+    def forget_records(self) -> None:
+        """LEDGER was made anew."""
+        self._targets.clear()
+        self._known.clear()
+
+    def get(self, pool: str, vendor: str) -> Client | None:
+        """Return what is put into pods of a pool with GPUs of a vendor; None if nothing says what."""
+        if (pool, vendor) not in self._known:
+            template = self._targets.get(pool) or self._specs.get(pool)
+            self._known[pool, vendor] = client_of(template, pool, vendor) if template is not None else None
+        return self._known[pool, vendor]
