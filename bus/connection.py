@@ -17,8 +17,9 @@ import nats
 import nats.errors
 from nats.aio.client import Client
 
-from bus.errors import ApiError, BusUnreachableError
+from bus.errors import ApiError, BusUnreachableError, SecurityError
 from bus.publisher import Publisher
+from bus.security import OPEN, Security
 from bus.tasks import end
 from bus.websocket import provide
 
@@ -81,15 +82,16 @@ class Bus:
         *,
         name: str,
         timeout: float = 10.0,
-        user: str | None = None,
-        password: str | None = None,
+        security: Security = OPEN,
     ) -> Self:
         """Connect, or say within ``timeout`` seconds why not.
 
         Raises:
             BusUnreachableError: No server accepted the connection in time.
+            SecurityError: A file that ``security`` names cannot be used.
         """
         provide([servers] if isinstance(servers, str) else servers)
+        tls, password = security.context(), security.secret()
         client = Client()
         bus = cls(client, f"_INBOX_{token_hex(8)}")
         last_error = ["no answer"]
@@ -100,6 +102,12 @@ class Bus:
 
         async def on_disconnect() -> None:
             bus.publisher.disconnected()
+            try:
+                if tls is not None:
+                    security.load(tls)
+                client.options["password"] = security.secret()
+            except SecurityError as error:
+                log.warning("%s: %s; trying with what there was", name, error)
             if not bus._closing:
                 log.warning("%s lost its connection: %s; trying again", name, last_error[0])
 
@@ -130,8 +138,9 @@ class Bus:
                     error_cb=on_error,
                     disconnected_cb=on_disconnect,
                     reconnected_cb=on_reconnect,
-                    user=user,
+                    user=security.user or None,
                     password=password,
+                    tls=tls,
                 )
         except (TimeoutError, OSError, nats.errors.Error) as error:
             with contextlib.suppress(Exception):  # half-open: whatever it says, we are leaving

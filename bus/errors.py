@@ -23,6 +23,10 @@ class BusUnreachableError(BusError):
         self.cause = cause
 
 
+class SecurityError(BusError):
+    """What is to be shown to the bus, or trusted, is incomplete or cannot be read. The message names it and the fix."""
+
+
 class ApiError(BusError):
     """JetStream refused a request."""
 

@@ -18,6 +18,7 @@ from deploy.cli.errors import BusUnavailableError, InputError
 
 if TYPE_CHECKING:
     from bus.connection import Bus
+    from bus.security import Security
 
 T = TypeVar("T")
 
@@ -101,6 +102,17 @@ def _checked(url: str, origin: str) -> str:
     return full
 
 
+def security() -> "Security":
+    """Return what the environment says is to be shown to the bus.
+
+    Raises:
+        SecurityError: It says half of it.
+    """
+    from bus.security import Security
+
+    return Security.of(os.environ)
+
+
 def _hide_password(text: str) -> str:
     return _PASSWORD.sub("//***@", text)
 
@@ -139,24 +151,26 @@ async def open_bus(nats: list[str] | None, store: Path | None) -> AsyncIterator[
 
     from bus.connection import Bus
     from bus.errors import BusUnreachableError
+    from bus.security import OPEN
     from deploy.local.server import LocalBus
 
     async with AsyncExitStack() as stack:
         if store is None:
-            urls = servers(nats)
+            urls, shown = servers(nats), security()
         else:
             local = await stack.enter_async_context(LocalBus(store, replicas=replicas(store)))
-            urls = local.urls
+            urls, shown = local.urls, OPEN
         try:
-            bus = await stack.enter_async_context(await Bus.connect(urls, name="gpubus-cli", timeout=CONNECT_TIMEOUT_S))
+            connecting = Bus.connect(urls, name="gpubus-cli", timeout=CONNECT_TIMEOUT_S, security=shown)
+            bus = await stack.enter_async_context(await connecting)
             await _ready(bus, wait_all=store is not None)
             yield bus
         except BusUnreachableError as error:
             raise BusUnavailableError(_hide_password(str(error))) from error
         except (nats_errors.Error, TimeoutError) as error:
             cause = str(error) or type(error).__name__
-            shown = _hide_password(", ".join(urls))
-            raise BusUnavailableError(f"NATS at {shown} stopped answering: {cause}; try again") from error
+            where = _hide_password(", ".join(urls))
+            raise BusUnavailableError(f"NATS at {where} stopped answering: {cause}; try again") from error
 
 
 async def _ready(bus: "Bus", *, wait_all: bool) -> None:

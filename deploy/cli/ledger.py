@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.connect import NatsOption, run, servers
+from deploy.cli.connect import NatsOption, run, security, servers
 from deploy.cli.errors import InputError
 
 if TYPE_CHECKING:
@@ -72,7 +72,10 @@ async def _rebuild(urls: list[str], *, force: bool, dry_run: bool) -> "Rebuilt":
     from consumers.reconciler.service import all_pods, read_ledger
     from schemas.event import Event
 
-    async with await Client.connect() as client, await Bus.connect(urls, name="gpubus-ledger") as bus:
+    async with (
+        await Client.connect() as client,
+        await Bus.connect(urls, name="gpubus-ledger", security=security()) as bus,
+    ):
         await ensure_streams(bus, update=False)
         before = await read_ledger(bus)
         if not force and any(allocations for _, allocations in before.values()):

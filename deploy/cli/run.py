@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from deploy.cli.connect import NatsOption, run, servers
+from deploy.cli.connect import NatsOption, run, security, servers
 from deploy.cli.errors import InputError
 
 if TYPE_CHECKING:
@@ -74,6 +74,9 @@ def role(
     Example: gpubus run allocator --nats nats://nats.gpubus.svc:4222
     Others have options of their own: gpubus run agent --help
     \b
+    Towards a bus with TLS or passwords: GPUBUS_NATS_CA, GPUBUS_NATS_CERTIFICATE and GPUBUS_NATS_KEY name PEM files,
+    GPUBUS_NATS_USER and GPUBUS_NATS_PASSWORD_FILE who to log in as. All are read again when the connection was lost.
+    \b
     GPUBUS_METRICS says where the recorder and the alerter keep metrics: duckdb:FILE or greptime://HOST:4000/DATABASE,
     GPUBUS_ALERT_RULES names the alerter's file of rules, GPUBUS_ALERTMANAGER the notifier's addresses.
     """
@@ -131,7 +134,7 @@ async def run_process(
     stop, ready = stop_on_signals(), asyncio.Event()
     if exit_with_stdin:
         asyncio.get_running_loop().add_reader(sys.stdin, _on_stdin_closed, stop)
-    connecting = asyncio.create_task(Bus.connect(urls, name=name, timeout=30.0))
+    connecting = asyncio.create_task(Bus.connect(urls, name=name, timeout=30.0, security=security()))
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait([connecting, stopped], return_when=asyncio.FIRST_COMPLETED)
     if not connecting.done():
