@@ -16,11 +16,12 @@ from consumers.metrics.tables import (
     Row,
     Table,
 )
-from consumers.recorder.pricing import DEFAULT, amounts, cost
+from consumers.recorder.pricing import HOUR_S, STANDARD, amounts
 from consumers.recorder.usage import workload
 from consumers.recorder.view import View
 from schemas.cluster import GpuDevice, GpuInventory
 from schemas.ledger import Allocation
+from schemas.pod import Pod
 
 RUNNING: Final = "Running"
 UNKNOWN: Final = "Unknown"
@@ -54,7 +55,6 @@ class _Total(msgspec.Struct):
     tflops_limited: float = 0.0
     vram_limited: float = 0.0
     gpus: int = 0
-    cost: float = 0.0
 
     def add(self, other: "_Total") -> None:
         for name in self.__struct_fields__:
@@ -88,8 +88,10 @@ def snapshot_rows(view: View, *, ts_ms: int, seconds: float) -> dict[Table, list
         total = _node_rows(view, name, inventory, _Now(ts_ms, seconds, rows))
         pool, phase = view.pool_of(name), phase_of(view, name)
         pools[pool].add(total)
+        price = view.node_price(inventory)
+        paid = None if price is None else price * seconds / HOUR_S
         rows[NODE_METRICS].append(
-            NODE_METRICS.row(ts_ms, node=name, pool=pool, phase=phase, raw_cost=total.cost, **total.columns())
+            NODE_METRICS.row(ts_ms, node=name, pool=pool, phase=phase, raw_cost=paid, **total.columns())
         )
     for pool, total in pools.items():
         rows[POOL_METRICS].append(POOL_METRICS.row(ts_ms, pool=pool, phase=RUNNING, **total.columns()))
@@ -167,7 +169,9 @@ def _worker_rows(view: View, allocation: Allocation, devices: Mapping[str, GpuDe
         asked = amounts(pod.request, first.tflops_milli, first.vram_bytes)
     else:
         asked = (*granted, *granted)
-    price = cost(DEFAULT[allocation.qos], asked, gpus=count, seconds=now.seconds)
+    price = view.prices.get(allocation.pool, STANDARD).cost(
+        allocation.qos, asked, gpus=count, seconds=now.seconds, protected=_protected(pod, now.ts_ms)
+    )
     now.rows[WORKER_RESOURCES].append(
         WORKER_RESOURCES.row(
             now.ts_ms,
@@ -198,4 +202,11 @@ def _worker_rows(view: View, allocation: Allocation, devices: Mapping[str, GpuDe
             gpu_count=count,
         )
     )
-    return _Total(cost=price, tflops_limited=asked[2] * count, vram_limited=asked[3] * count)
+    return _Total(tflops_limited=asked[2] * count, vram_limited=asked[3] * count)
+
+
+def _protected(pod: Pod | None, ts_ms: int) -> bool:
+    """Whether a pod may not be evicted yet: so long after its creation as it says itself."""
+    if pod is None or pod.created_at is None:
+        return False
+    return ts_ms / 1000 < pod.created_at.timestamp() + pod.request.eviction_protection_s

@@ -1,5 +1,6 @@
 """What a recorder holds in memory of the cluster, folded from STATE and LEDGER."""
 
+import logging
 from typing import TypeVar
 
 import msgspec
@@ -7,15 +8,21 @@ import msgspec
 from bus import codec, subjects
 from bus.errors import UndecodableError
 from bus.follower import Record
+from consumers.recorder.pricing import UNKNOWN, PoolPrices, PriceError, model_prices, pool_prices
 from schemas.cluster import GpuDevice, GpuInventory, Node, Pool
+from schemas.kube.defaults import Settings
+from schemas.kube.resources import CustomResource
 from schemas.ledger import Allocation, NodeRecord
 from schemas.pod import Pod
 from schemas.quota import Quota
+
+log = logging.getLogger("gpubus.recorder")
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 STATE_FILTERS = (
     "gpubus.state.node.*", "gpubus.state.gpu.*", "gpubus.state.pool.*", "gpubus.state.pod.*.*.*", "gpubus.state.quota.*.*",
+    "gpubus.state.config.gpupools.*.*", "gpubus.state.config.providerconfigs.*.*",
 )  # fmt: skip
 LEDGER_FILTERS = ("gpubus.ledger.node.*",)
 
@@ -31,6 +38,10 @@ class View:
         self.quotas: dict[str, dict[str, Quota]] = {}
         """Quotas by namespace and name."""
         self.held: dict[str, dict[str, Allocation]] = {}
+        self.prices: dict[str, PoolPrices] = {}
+        """What workers pay, by pool; pools that are not here set no prices."""
+        self._model_prices: dict[str, float] = {}
+        self._settings = Settings(self._on_settings)
         self._devices: dict[str, dict[str, GpuDevice]] = {}
         self._uids: dict[str, str] = {}
         self.undecodable = 0
@@ -52,8 +63,37 @@ class View:
                 _put(self.inventories, name, record, GpuInventory)
                 inventory = self.inventories.get(name)
                 self._devices[name] = {gpu.uuid: gpu for gpu in inventory.gpus} if inventory else {}
-        except (UndecodableError, ValueError):
+            elif kind == "config":
+                resource = None if record.deleted else codec.decode_as(CustomResource, record.payload).data
+                self._settings.apply(name, rest[1], rest[2], resource)
+        except (UndecodableError, ValueError, msgspec.DecodeError):
             self.undecodable += 1
+
+    def _on_settings(self, plural: str, namespace: str, name: str) -> None:
+        """Prices may be others now."""
+        if plural == "gpupools":
+            item = self._settings.pools.items.get((namespace, name))
+            if item is None:
+                self.prices.pop(name, None)
+                return
+            try:
+                self.prices[name] = pool_prices(item.spec.qos_config)
+            except PriceError as error:
+                log.warning("costs of pool %s are not recorded: %s", name, error)
+                self.prices[name] = UNKNOWN
+        elif plural == "providerconfigs":
+            providers = self._settings.providers.items.values()
+            try:
+                self._model_prices = model_prices(model for one in providers for model in one.spec.hardware_metadata)
+            except PriceError as error:
+                log.warning("costs of nodes are not recorded: %s", error)
+                self._model_prices = {}
+
+    def node_price(self, inventory: GpuInventory) -> float | None:
+        """Return dollars per hour of all GPUs of a node; None where one of them has no price."""
+        prices = [self._model_prices.get(gpu.model) for gpu in inventory.gpus]
+        known = [price for price in prices if price is not None]
+        return sum(known) if known and len(known) == len(prices) else None
 
     def _on_pod(self, record: Record) -> None:
         if record.deleted:

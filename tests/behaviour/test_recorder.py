@@ -1,10 +1,11 @@
 """The recorder: what is said on the bus comes to the tables, once, and outages of the store lose nothing that is held."""
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
@@ -18,11 +19,14 @@ from consumers.metrics.settings import store as open_store
 from consumers.metrics.store import MetricsStore
 from consumers.recorder import service
 from consumers.recorder.counters import SUBJECT
-from consumers.recorder.pricing import Price, cost
+from consumers.recorder.pricing import STANDARD, Price, PriceError, cost, model_prices, pool_prices
 from consumers.recorder.service import Recorder
 from schemas.cluster import GpuDevice, GpuInventory, Node, Oversubscription, Pool
 from schemas.decision import Basis, Decision, GpuGrant
 from schemas.event import Event
+from schemas.kube.pools import QosConfig, QosPrices, QosPricing
+from schemas.kube.resources import CustomResource
+from schemas.kube.settings import HardwareModel
 from schemas.ledger import Allocation, NodeRecord
 from schemas.pod import GpuRequest, Pod
 from schemas.record import RecorderCounters
@@ -158,13 +162,117 @@ async def test_what_is_said_on_the_bus_is_in_the_tables(bus: Bus, tables: DuckDB
         (worker,) = await ask(tables, "SELECT * FROM tf_worker_resources")
         assert (worker["workload"], worker["qos"], worker["ready"]) == ("train", "high", True)
         expected = cost(Price(), (50.0, 8.0 * GIB, 80.0, 16.0 * GIB), gpus=1, seconds=10)
-        assert worker["raw_cost"] == pytest.approx(expected) == node["raw_cost"]
+        assert worker["raw_cost"] == pytest.approx(expected)
+        assert node["raw_cost"] is None  # nobody says what an A100 costs
         (allocation,) = await ask(tables, "SELECT gpu_model_index, gpu_name FROM tf_gpu_allocation")
         assert allocation == {"gpu_model_index": "A100:0", "gpu_name": "GPU-0"}
         assert len(await ask(tables, "SELECT * FROM tf_gpu_metrics")) == 2
         assert len(await ask(tables, "SELECT * FROM tf_pool_metrics")) == 1
     (letter,) = [letter.data async for letter in list_letters(bus)]
     assert letter.stream == USAGE
+
+
+async def test_workers_pay_what_their_pool_says_and_nodes_what_their_gpus_cost(bus: Bus, tables: DuckDBStore) -> None:
+    cluster = Cluster(bus)
+    await cluster.start()
+    pricing = {
+        "qos": "high",
+        "requests": {"perFP16TFlopsPerHour": "$0.01", "perGBOfVRAMPerHour": "0.02"},
+        "limitsOverRequests": "0.5",
+    }
+    metadata = [{"model": "A100", "fullModelName": "NVIDIA A100-SXM4-80GB", "costPerHour": "1.8"}]
+    provider = {"vendor": "NVIDIA", "images": {"middleware": "m"}, "hardwareMetadata": metadata}
+
+    async def configure(plural: str, name: str, spec: dict, event_id: str) -> None:
+        resource = CustomResource(plural=plural, name=name, spec=spec)
+        await cluster.say(subjects.state("config", plural, "", name), resource, event_id)
+
+    async def price(event_id: str, **changed: object) -> None:
+        spec = {"nodeManagerConfig": {}, "qosConfig": {"pricing": [pricing | changed]}}
+        await configure("gpupools", "p", spec, event_id)
+
+    async def costs(recorder: Recorder) -> tuple[float | None, float | None]:
+        await asyncio.sleep(0.002)  # rows of one millisecond replace each other
+        wrote = recorder.statistics().writes
+        await snapshot(bus)
+        await eventually(lambda: recorder.statistics().writes > wrote)
+        (worker,) = await ask(tables, "SELECT raw_cost FROM tf_worker_resources ORDER BY ts DESC LIMIT 1")
+        (node,) = await ask(tables, "SELECT raw_cost FROM tf_node_metrics ORDER BY ts DESC LIMIT 1")
+        return worker["raw_cost"], node["raw_cost"]
+
+    requested, over = 50 * 0.01 + 8 * 0.02, (30 * 0.01 + 8 * 0.02) * 0.5
+    async with recording(bus, tables) as (recorder,):
+        await configure("providerconfigs", "nvidia", provider, "provider")
+        await price("priced")
+        await eventually(lambda: "p" in recorder.view.prices and recorder.view.node_price(gpus(recorder)) is not None)
+        assert await costs(recorder) == pytest.approx(((requested + over) * 10 / 3600, 2 * 1.8 * 10 / 3600))
+        pod = recorder.view.pods["u1"]
+        request = msgspec.structs.replace(pod.request, eviction_protection_s=3600)
+        young = msgspec.structs.replace(pod, request=request, created_at=datetime.now(UTC))
+        await cluster.say(subjects.state("pod", "d", "train-0", "u1"), young, "young")
+        await eventually(lambda: recorder.view.pods["u1"].created_at is not None)
+        assert (await costs(recorder))[0] == pytest.approx(1.2 * (requested + over) * 10 / 3600)
+        old = msgspec.structs.replace(young, created_at=datetime.now(UTC) - timedelta(hours=2))
+        await cluster.say(subjects.state("pod", "d", "train-0", "u1"), old, "old")
+        await eventually(lambda: recorder.view.pods["u1"].created_at == old.created_at)
+        assert (await costs(recorder))[0] == pytest.approx((requested + over) * 10 / 3600)
+        before = recorder.view.prices["p"]
+        await price("unreadable", limitsOverRequests="half")
+        await eventually(lambda: recorder.view.prices["p"] != before)
+        assert (await costs(recorder))[0] is None
+        await price("other", qos="low")
+        await eventually(lambda: "low" in recorder.view.prices["p"].levels)
+        assert (await costs(recorder))[0] is None  # a level that has no price among those that have
+
+
+def gpus(recorder: Recorder) -> GpuInventory:
+    return recorder.view.inventories["n"]
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (QosConfig(pricing=(QosPricing(qos="low", limits_over_requests="-1"),)), "limitsOverRequests is '-1': write a"),
+        (QosConfig(pricing=(QosPricing(qos="low", limits_over_requests="nan"),)), "limitsOverRequests is 'nan'"),
+        (QosConfig(pricing=(QosPricing(qos="low", limits_over_requests="1e3"),)), "limitsOverRequests is '1e3'"),
+        (
+            QosConfig(pricing=(QosPricing(qos="low", requests=QosPrices(per_gb_of_vram_per_hour="€1")),)),
+            "qosConfig.pricing of low: perGBOfVRAMPerHour is '€1'",
+        ),
+        (
+            QosConfig(pricing=(QosPricing(qos="low"),), eviction_protection_price_ratio="0.5"),
+            "evictionProtectionPriceRatio is '0.5': protection cannot be cheaper",
+        ),
+    ],
+)
+def test_prices_that_make_no_sense_are_refused_with_field_and_value(config: QosConfig, says: str) -> None:
+    with pytest.raises(PriceError, match=re.escape(says)):
+        pool_prices(config)
+
+
+def test_protection_costs_critical_workers_nothing_and_no_prices_mean_the_standard_ones() -> None:
+    of = (50.0, 8.0 * GIB, 80.0, 16.0 * GIB)
+    assert pool_prices(None) is pool_prices(QosConfig()) is STANDARD
+    plain = cost(Price(), of, gpus=2, seconds=60)
+    for qos, ratio in (("low", 1.2), ("high", 1.2), ("critical", 1.0)):
+        assert STANDARD.cost(qos, of, gpus=2, seconds=60, protected=True) == pytest.approx(plain * ratio)
+        assert STANDARD.cost(qos, of, gpus=2, seconds=60) == plain
+
+
+def test_a_gpu_is_priced_by_the_nearest_of_the_names_that_its_model_goes_by() -> None:
+    hardware = (
+        HardwareModel(model="H100", cost_per_hour="4"),
+        HardwareModel(model="H100_PCIe", cost_per_hour="$2.5"),
+        HardwareModel(model="X1", full_model_name="Maker X1 Ultra", cost_per_hour=3),
+        HardwareModel(model="T4", full_model_name="Tesla T4"),
+    )
+    prices = model_prices(hardware)
+    assert prices["NVIDIA H100 80GB HBM3"] == 4.0
+    assert prices["NVIDIA H100 PCIe"] == 2.5
+    assert (prices["X1"], prices["Maker X1 Ultra"]) == (3.0, 3.0)
+    assert "Tesla T4" not in prices  # no price is not a price of 0
+    with pytest.raises(PriceError, match="hardwareMetadata of A: costPerHour is 'much'"):
+        model_prices([HardwareModel(model="A", cost_per_hour="much")])
 
 
 async def test_counters_grow_over_restarts_and_count_every_decision_once(bus: Bus, tables: DuckDBStore) -> None:
