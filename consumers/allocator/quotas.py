@@ -13,23 +13,13 @@ from consumers.allocator.engine import ENGINE_VERSION
 from schemas import reasons
 from schemas.decision import Basis, Decision
 from schemas.ledger import Allocation, QuotaRecord
-from schemas.pod import WHOLE, GpuRequest
-from schemas.quantity import format_bytes, format_milli
+from schemas.pod import GpuRequest
 from schemas.quota import DIMENSIONS, Budget, Quota, Usage
+from schemas.quota_rules import WORDS, shown, singles, stated
 
 _NOTHING: Final = Usage()
 _UNREADABLE: Final = Budget(workers=0)
 """What a quota that was never readable allows: nothing, until a good one comes."""
-
-_WORDS: Final = {
-    "workers": "workers",
-    "gpus": "GPUs",
-    "tflops_milli": "requests.tflops",
-    "compute_milli": "gpucores",
-    "vram_bytes": "requests.vram",
-    "tflops_limit_milli": "limits.tflops",
-    "vram_limit_bytes": "limits.vram",
-}
 
 
 @dataclass(slots=True)
@@ -230,19 +220,19 @@ class Quotas:
         known = self._namespaces.get(namespace)
         if known is None:
             return None
-        asked = usage or _stated(request)
+        asked = usage or stated(request)
         before = self._held(known) + known.promised
         for _, quota in sorted(known.quotas.items()):
-            for name, amount, limit in _singles(quota, request):
+            for name, amount, limit in singles(quota, request):
                 return _refusal(
                     request, reasons.QUOTA_SINGLE, f"{_of(quota)} allows {limit} {name} per pod or GPU, asked {amount}"
                 )
             if name := quota.total.exceeded(before, asked):
                 held, promised, limit, more = (
-                    _shown(name, getattr(of, name)) for of in (self._held(known), known.promised, quota.total, asked)
+                    shown(name, getattr(of, name)) for of in (self._held(known), known.promised, quota.total, asked)
                 )
                 placing = f", {promised} more being placed" if getattr(known.promised, name) else ""
-                message = f"{_of(quota)}: {_WORDS[name]} {held} of {limit} used{placing}, {more} asked"
+                message = f"{_of(quota)}: {WORDS[name]} {held} of {limit} used{placing}, {more} asked"
                 return _refusal(request, reasons.QUOTA, message)
         return None
 
@@ -256,51 +246,8 @@ class Quotas:
         return max(min(limits) - used, 0) if limits else None
 
 
-def _stated(request: GpuRequest) -> Usage:
-    """Return the least that the pod will hold, by what it states."""
-    count, tflops, vram = request.count, request.tflops_milli, request.vram_bytes
-    if request.containers:  # what containers share of a GPU shows only when the GPUs are chosen
-        return Usage(workers=1 if count else 0)
-    return Usage(
-        workers=1 if count else 0,
-        gpus=count,
-        tflops_milli=tflops * count,
-        compute_milli=request.compute_milli * count,
-        vram_bytes=vram * count,
-        tflops_limit_milli=max(tflops, request.tflops_limit_milli) * count,
-        vram_limit_bytes=max(vram, request.vram_limit_bytes) * count,
-    )
-
-
-def _singles(quota: Quota, request: GpuRequest) -> Iterable[tuple[str, str, str]]:
-    """Yield what one pod asks too much of: the dimension, the amount and the limit."""
-    asked = {
-        "gpus": request.count,
-        "tflops_milli": request.tflops_milli,
-        "vram_bytes": request.vram_bytes,
-        "tflops_limit_milli": request.tflops_limit_milli,
-        "vram_limit_bytes": request.vram_limit_bytes,
-    }
-    for name, amount in asked.items():
-        limit = getattr(quota.single, name)
-        if limit is not None and amount > limit:
-            yield _WORDS[name], _shown(name, amount), _shown(name, limit)
-
-
 def _of(quota: Quota) -> str:
     return f"quota {quota.name} of namespace {quota.namespace}"
-
-
-def _shown(name: str, amount: int) -> str:
-    if name == "compute_milli":
-        return f"{100 * amount / WHOLE:g}"
-    return (
-        format_bytes(amount)
-        if name.endswith("_bytes")
-        else format_milli(amount)
-        if name.endswith("_milli")
-        else str(amount)
-    )
 
 
 def _refusal(request: GpuRequest, reason: str, message: str) -> Decision:

@@ -16,6 +16,7 @@ from consumers.mutator.isolation import ADDED, isolate
 from consumers.mutator.moved import move
 from consumers.mutator.options import Images, Options
 from consumers.mutator.patch import diff
+from consumers.mutator.quota import Bounds, check
 from schemas.admission import PatchOperation
 from schemas.dialects import HamiConfig, PodSpecView, RequestError, TensorFusionDefaults, parse_pod
 from schemas.dialects import tf_keys as keys
@@ -74,6 +75,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         hami: Words and defaults of HAMi's dialect.
         defaults: For a namespace, a profile's name and a pool's name, what stands behind a TensorFusion pod.
         clients: For a pool and a vendor, what the pool puts into its pods; None if it does not say.
+        bounds: For a namespace, its quotas and what its pods hold.
     """
 
     options: Options = Options()
@@ -81,6 +83,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     hami: HamiConfig
     defaults: Callable[[str, str, str], TensorFusionDefaults]
     clients: Callable[[str, str], Client | None] = lambda _pool, _vendor: None
+    bounds: Callable[[str], Bounds] = lambda _namespace: Bounds()
 
 
 def mutate(raw: bytes, namespace: str, admission: str, context: Context) -> Mutation:
@@ -101,6 +104,7 @@ def mutate(raw: bytes, namespace: str, admission: str, context: Context) -> Muta
     if request is None:
         return Mutation()
     _refuse(pod, request)
+    check(context.bounds(namespace), request)
     slot = _slot(pod, namespace, view, admission)
     changed = _whole.decode(raw)  # a fifth of what a deep copy costs
     warnings = _change(changed, view, request, context, frozenset(name for name, _ in defaults.native_resources))

@@ -13,6 +13,7 @@ from bus.streams import LEDGER, STATE
 from consumers.mutator.clients import LEDGER_FILTER, STATE_FILTER, Clients
 from consumers.mutator.mutate import Context
 from consumers.mutator.options import Images, Options
+from consumers.mutator.quotas import Quotas
 from schemas.kube.defaults import Settings
 from schemas.kube.resources import CustomResource
 
@@ -32,6 +33,7 @@ class Operators:
         self._settings = Settings(self._changed)
         self._context: Context | None = None
         self._clients = Clients()
+        self._quotas = Quotas(bus)
         self._state = Follower(bus, STATE, [f"{subjects.subject('state', 'config')}.>", STATE_FILTER], self._on_state)
         self._ledger = Follower(bus, LEDGER, [LEDGER_FILTER], self._on_client, recreated=self._clients.forget_records)
 
@@ -39,9 +41,11 @@ class Operators:
         """Begin to follow, and return when everything that is set is known."""
         await self._ledger.start()
         await self._state.start()
+        await self._quotas.start()
 
     async def stop(self) -> None:
         """Stop following."""
+        await self._quotas.stop()
         await self._state.stop()
         await self._ledger.stop()
 
@@ -88,6 +92,11 @@ class Operators:
             )
             defaults = lru_cache(maxsize=1024)(settings.defaults)  # until something changes
             self._context = Context(
-                options=options, images=images, hami=hami, defaults=defaults, clients=self._clients.get
+                options=options,
+                images=images,
+                hami=hami,
+                defaults=defaults,
+                clients=self._clients.get,
+                bounds=self._quotas.bounds,
             )
         return self._context

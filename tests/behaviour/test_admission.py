@@ -13,15 +13,24 @@ from bus import codec, subjects
 from bus.connection import Bus
 from consumers.mutator.counters import Counters, SlotsUnknownError, slots_subject
 from consumers.mutator.mutate import SLOT_LABEL, Context
+from consumers.mutator.operators import Operators
+from consumers.mutator.options import Options
 from consumers.mutator.service import Mutator
 from producers.gateway.service import GatewayService
 from producers.gateway.tls import Certificate, CertificateError
 from schemas.dialects import HamiConfig, TensorFusionDefaults
 from schemas.event import Event
+from schemas.kube.resources import CustomResource
+from schemas.ledger import QuotaRecord
 from schemas.pod import GpuRequest, Pod
+from schemas.quota import Budget, Quota, Usage
 from tests.conftest import eventually
 
 OWNER = {"kind": "ReplicaSet", "name": "web-7f", "uid": "o1", "controller": True}
+POOL = CustomResource(
+    plural="gpupools", namespace="", name="shared", uid="p", spec={"nodeManagerConfig": {}},
+    annotations={"tensor-fusion.ai/is-default-pool": "true"},
+)  # fmt: skip
 CONTEXT = Context(
     hami=HamiConfig(pool="shared"),
     defaults=lambda _namespace, _profile, _pool: TensorFusionDefaults(pool="shared"),
@@ -258,3 +267,32 @@ async def test_slots_come_back_when_their_pod_ends_or_goes(bus, server):
         await late.start()
         await eventually(lambda: {slot.id for slot in late._records[owner][1].slots} == {"s3"})
         await late.stop()
+
+
+# Quotas
+
+
+async def test_quotas_and_what_is_held_are_followed(bus, client):
+    operators = Operators(bus, Options())
+    await operators.start()
+    async with running(Mutator(bus, "m", operators.context)):
+        await say(bus, subjects.state("config", "gpupools", "", "shared"), "gpubus.resource.v1", POOL)
+        quota = Quota(namespace="ml", name="ResourceQuota/q", total=Budget(vram_bytes=2**30))
+        await say(bus, subjects.state("quota", "ml", quota.name), "gpubus.quota.v1", quota)
+        await eventually(lambda: operators.context().bounds("ml").quotas == (quota,))
+        await eventually(lambda: operators.context().hami.pool == "shared")
+        pod = review(gpu_pod(**{"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1024"}))
+        assert (await client.post("/mutate-v1-pod", json=pod)).json()["response"]["allowed"]
+        record = QuotaRecord(namespace="ml", txn="t", used=Usage(workers=1, gpus=1, vram_bytes=2**20))
+        await say(bus, subjects.ledger_quota("ml"), "gpubus.ledger.quota.v1", record)
+        await eventually(lambda: operators.context().bounds("ml").held.workers == 1)
+        response = (await client.post("/mutate-v1-pod", json=pod)).json()["response"]
+        assert "quota ResourceQuota/q of namespace ml" in response["status"]["message"]
+        await bus.publisher.publish(subjects.state("quota", "ml", quota.name), b"")
+        await eventually(lambda: operators.context().bounds("ml").quotas == ())
+    await operators.stop()
+
+
+async def say(bus, subject, kind, data):
+    event = Event(id=f"{subject}:1", source="/t", type=kind, subject="s", time="2026-11-30T00:00:00Z", data=data)
+    await bus.publisher.publish(subject, codec.encode(event))
