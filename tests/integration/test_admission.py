@@ -204,6 +204,59 @@ async def test_three_of_ten_replicas_are_ours(cluster: Cluster, plane: ControlPl
         plane.stop("kube-controller-manager")
 
 
+EXAMPLES = Path(__file__).parent / "examples"
+OUTCOMES = {
+    "limits": (1, 1, "medium"),
+    "guaranteed": (1, 1, "high"),
+    "number": (10, 0, ""),
+    "gradual": (10, 3, "medium"),
+    "rollback": (10, 0, ""),
+}
+"""Pods, how many of them are ours, and their QoS. In this order, for one replaces another of its name."""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("admission")
+async def test_deployments_as_the_guides_write_them_become_what_they_say(cluster: Cluster, plane: ControlPlane) -> None:
+    if find_assets("kube-controller-manager") is None:
+        pytest.skip("no kube-controller-manager: run `make test-assets`")
+    plane.start_controllers("deployment-controller", "replicaset-controller")
+    try:
+        for example, (pods, expected, qos) in OUTCOMES.items():
+            document = yaml.safe_load((EXAMPLES / f"{example}.yaml").read_text())
+            await cluster.apply(document)
+            template = document["spec"]["template"]["metadata"]
+            made = await of_template(cluster, template["labels"] | template["annotations"], pods)
+            ours = [one for one in made if one["spec"]["schedulerName"] == "tensor-fusion-scheduler"]
+            assert len(ours) == expected, example
+            for one in made:
+                native = "nvidia.com/gpu" in str(one["spec"]["containers"][0].get("resources"))
+                assert native == (one not in ours), example
+                env = {variable["name"] for variable in one["spec"]["containers"][0].get("env", ())}
+                assert ("NVIDIA_VISIBLE_DEVICES" in env) == (one in ours), example
+            assert {one["metadata"]["annotations"]["tensor-fusion.ai/qos"] for one in ours} == ({qos} if qos else set())
+    finally:
+        plane.stop("kube-controller-manager")
+        for kind in ("Deployment", "ReplicaSet"):
+            for one in await cluster.list(kind, "default", api="apps/v1"):
+                await cluster.delete(kind, one["metadata"]["name"], "default", api="apps/v1")
+
+
+async def of_template(cluster: Cluster, words: dict[str, str], count: int) -> list[dict]:
+    """Wait until there are ``count`` pods with these labels and annotations, and return them."""
+    async with asyncio.timeout(60):
+        while True:
+            found = []
+            for one in await cluster.list("Pod", "default"):
+                meta = one["metadata"]
+                has = meta.get("labels", {}) | meta.get("annotations", {})
+                if "deletionTimestamp" not in meta and words.items() <= has.items():
+                    found.append(one)
+            if len(found) == count:
+                return found
+            await asyncio.sleep(0.1)
+
+
 async def settled(cluster: Cluster, count: int) -> list[dict]:
     """Wait until there are ``count`` pods, and return those that are ours."""
     async with asyncio.timeout(60):
