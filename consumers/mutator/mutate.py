@@ -13,6 +13,7 @@ from consumers.mutator import environment
 from consumers.mutator.client import Client
 from consumers.mutator.environment import Variable, literal
 from consumers.mutator.isolation import ADDED, isolate
+from consumers.mutator.migration import migrated
 from consumers.mutator.moved import move
 from consumers.mutator.options import Images, Options
 from consumers.mutator.patch import diff
@@ -76,6 +77,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         defaults: For a namespace, a profile's name and a pool's name, what stands behind a TensorFusion pod.
         clients: For a pool and a vendor, what the pool puts into its pods; None if it does not say.
         bounds: For a namespace, its quotas and what its pods hold.
+        namespaces: Labels of a namespace; None while they are not known.
     """
 
     options: Options = Options()
@@ -84,6 +86,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     defaults: Callable[[str, str, str], TensorFusionDefaults]
     clients: Callable[[str, str], Client | None] = lambda _pool, _vendor: None
     bounds: Callable[[str], Bounds] = lambda _namespace: Bounds()
+    namespaces: Callable[[str], dict[str, str] | None] = lambda _namespace: None
 
 
 def mutate(raw: bytes, namespace: str, admission: str, context: Context) -> Mutation:
@@ -100,14 +103,16 @@ def mutate(raw: bytes, namespace: str, admission: str, context: Context) -> Muta
     """
     pod, view = _decode(raw, namespace)
     defaults = context.defaults(namespace, view.annotation(keys.PROFILE), view.annotation(POOL_KEY))
-    request = parse_pod(view, tensorfusion_defaults=defaults, hami_config=_hami(context))
+    hami, native = _hami(context), tuple(name for name, _ in defaults.native_resources)
+    view = migrated(view, context.options.auto_migration, context.namespaces(namespace), native, hami)
+    request = parse_pod(view, tensorfusion_defaults=defaults, hami_config=hami)
     if request is None:
         return Mutation()
     _refuse(pod, request)
     check(context.bounds(namespace), request)
     slot = _slot(pod, namespace, view, admission)
     changed = _whole.decode(raw)  # a fifth of what a deep copy costs
-    warnings = _change(changed, view, request, context, frozenset(name for name, _ in defaults.native_resources))
+    warnings = _change(changed, view, request, context, frozenset(native))
     if slot is not None:
         changed["metadata"]["labels"] = {**(changed["metadata"].get("labels") or {}), SLOT_LABEL: slot.id}
     return Mutation(request=request, patch=diff(pod, changed), warnings=tuple(warnings), slot=slot)

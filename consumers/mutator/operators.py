@@ -2,6 +2,7 @@
 
 import logging
 from functools import lru_cache
+from typing import Final
 
 import msgspec
 
@@ -14,10 +15,13 @@ from consumers.mutator.clients import LEDGER_FILTER, STATE_FILTER, Clients
 from consumers.mutator.mutate import Context
 from consumers.mutator.options import Images, Options
 from consumers.mutator.quotas import Quotas
+from schemas.cluster import Namespace
 from schemas.kube.defaults import Settings
 from schemas.kube.resources import CustomResource
 
 log = logging.getLogger("gpubus.mutator")
+
+_NAMESPACES: Final = "gpubus.state.namespace.*"
 
 
 class Operators:
@@ -34,7 +38,9 @@ class Operators:
         self._context: Context | None = None
         self._clients = Clients()
         self._quotas = Quotas(bus)
-        self._state = Follower(bus, STATE, [f"{subjects.subject('state', 'config')}.>", STATE_FILTER], self._on_state)
+        self._namespaces: dict[str, dict[str, str]] = {}
+        filters = [f"{subjects.subject('state', 'config')}.>", _NAMESPACES, STATE_FILTER]
+        self._state = Follower(bus, STATE, filters, self._on_state)
         self._ledger = Follower(bus, LEDGER, [LEDGER_FILTER], self._on_client, recreated=self._clients.forget_records)
 
     async def start(self) -> None:
@@ -55,7 +61,22 @@ class Operators:
         except UndecodableError as error:  # the updater buries it
             log.warning("%s at sequence %d: %s", record.subject, record.seq, error)
 
+    def _on_namespace(self, record: Record) -> None:
+        try:
+            *_, name = subjects.names(record.subject)
+            data = None if record.deleted else codec.decode_as(Namespace, record.payload).data
+        except (UndecodableError, ValueError) as error:
+            log.warning("STATE %d on %s: %s", record.seq, record.subject, error)
+            return
+        if data is None:
+            self._namespaces.pop(name, None)
+        else:
+            self._namespaces[name] = data.labels
+
     def _on_state(self, record: Record) -> None:
+        if record.subject.startswith(_NAMESPACES[:-1]):
+            self._on_namespace(record)
+            return
         if not record.subject.startswith("gpubus.state.config."):
             self._on_client(record)
             return
@@ -98,5 +119,6 @@ class Operators:
                 defaults=defaults,
                 clients=self._clients.get,
                 bounds=self._quotas.bounds,
+                namespaces=self._namespaces.get,
             )
         return self._context

@@ -4,6 +4,8 @@ from typing import Annotated
 
 import msgspec
 
+from consumers.mutator.migration import AutoMigration
+
 
 class Images(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Images of a vendor's ``ProviderConfig``; empty where none is configured.
@@ -33,6 +35,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
         default_gpu_num: HAMi's ``defaultGPUNum``.
         memory_factor: HAMi's ``memoryFactor``.
         force_overwrite_default_scheduler: HAMi's flag: pods of ``default-scheduler`` that ask for GPUs are ours.
+        auto_migration: Which pods with native GPU limits become ours as TensorFusion's; all others with such limits are read
+            in HAMi's words.
     """
 
     scheduler: str = "tensor-fusion-scheduler"
@@ -44,6 +48,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
     default_gpu_num: Annotated[int, msgspec.Meta(ge=0)] = msgspec.field(default=1, name="defaultGPUNum")
     memory_factor: Annotated[int, msgspec.Meta(ge=1)] = 1
     force_overwrite_default_scheduler: bool = True
+    auto_migration: AutoMigration = AutoMigration()
 
     def __post_init__(self) -> None:
         if self.gpu_core_policy not in ("", "default", "force", "disable"):

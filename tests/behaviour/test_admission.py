@@ -14,10 +14,11 @@ from bus.connection import Bus
 from consumers.mutator.counters import Counters, SlotsUnknownError, slots_subject
 from consumers.mutator.mutate import SLOT_LABEL, Context
 from consumers.mutator.operators import Operators
-from consumers.mutator.options import Options
+from consumers.mutator.options import Options, read_options
 from consumers.mutator.service import Mutator
 from producers.gateway.service import GatewayService
 from producers.gateway.tls import Certificate, CertificateError
+from schemas.cluster import Namespace
 from schemas.dialects import HamiConfig, TensorFusionDefaults
 from schemas.event import Event
 from schemas.kube.resources import CustomResource
@@ -31,6 +32,7 @@ POOL = CustomResource(
     plural="gpupools", namespace="", name="shared", uid="p", spec={"nodeManagerConfig": {}},
     annotations={"tensor-fusion.ai/is-default-pool": "true"},
 )  # fmt: skip
+MOVING = "autoMigration: {enable: true, scope: {includes: {namespaceSelector: {matchLabels: {move: 'yes'}}}}}"
 CONTEXT = Context(
     hami=HamiConfig(pool="shared"),
     defaults=lambda _namespace, _profile, _pool: TensorFusionDefaults(pool="shared"),
@@ -296,3 +298,27 @@ async def test_quotas_and_what_is_held_are_followed(bus, client):
 async def say(bus, subject, kind, data):
     event = Event(id=f"{subject}:1", source="/t", type=kind, subject="s", time="2026-11-30T00:00:00Z", data=data)
     await bus.publisher.publish(subject, codec.encode(event))
+
+
+async def test_pods_of_a_namespace_that_is_labelled_for_it_are_moved(bus, client):
+    operators = Operators(bus, read_options(MOVING))
+    await operators.start()
+    async with running(Mutator(bus, "m", operators.context)):
+        await say(bus, subjects.state("config", "gpupools", "", "shared"), "gpubus.resource.v1", POOL)
+        await eventually(lambda: operators.context().hami.pool == "shared")
+        pod = review(gpu_pod(**{"nvidia.com/gpu": "1"}))
+        assert await scheduler(client, pod) == "hami-scheduler"
+        namespace = Namespace(name="ml", labels={"move": "yes"})
+        await say(bus, subjects.state("namespace", "ml"), "gpubus.namespace.v1", namespace)
+        await eventually(lambda: operators.context().namespaces("ml") == namespace.labels)
+        assert await scheduler(client, pod) == "tensor-fusion-scheduler"
+        await bus.publisher.publish(subjects.state("namespace", "ml"), b"")
+        await eventually(lambda: operators.context().namespaces("ml") is None)
+        assert await scheduler(client, pod) == "hami-scheduler"
+    await operators.stop()
+
+
+async def scheduler(client, pod):
+    response = (await client.post("/mutate-v1-pod", json=pod)).json()["response"]
+    patch = msgspec.json.decode(msgspec.convert(response["patch"], bytes))
+    return next(operation["value"] for operation in patch if operation["path"] == "/spec/schedulerName")
