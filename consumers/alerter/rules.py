@@ -5,6 +5,7 @@ rules is taken whole or refused whole, with every problem named.
 """
 
 import hashlib
+from collections import Counter
 from datetime import timedelta
 from typing import Any, Final
 
@@ -21,6 +22,9 @@ LONGEST_S: Final = 86_400.0
 MOST_COUNT: Final = 1000
 MOST_RULES: Final = 1000
 _LONGEST_NAME: Final = 200
+_FIELDS: Final = {field.encode_name: field for field in msgspec.structs.fields(AlertRule)}
+_SOUND: Final[dict[str, Any]] = {"name": "", "query": "SELECT 1", "threshold": 0.0, "evaluationInterval": "1m"}
+"""Stand in for required fields that are wrong while the others are checked; such a rule is never in force."""
 
 
 class RulesError(ValueError):
@@ -46,37 +50,42 @@ class CompiledRule:
             problems.append(f"name {rule.name!r}: write 1 to {_LONGEST_NAME} printable characters")
         if not 1 <= rule.consecutive_count <= MOST_COUNT:
             problems.append(f"consecutiveCount is {rule.consecutive_count}: use 1 to {MOST_COUNT}")
+        sound = rule  # what the query is checked with, so that one mistake hides no other
         if not abs(rule.threshold) < float("inf"):
             problems.append(f"threshold is {rule.threshold}: use a finite number")
+            sound = msgspec.structs.replace(sound, threshold=0.0)
+        before = len(problems)
         self.interval = timedelta(seconds=_interval(rule.evaluation_interval, problems))
+        if len(problems) > before:
+            sound = msgspec.structs.replace(sound, evaluation_interval=_SOUND["evaluationInterval"])
+        before = len(problems)
         self.query = _template("query", rule.query, problems, known=QUERY_NAMES)
+        if len(problems) == before:
+            try:
+                sql.check_reads(_sql(self.query, sound))
+            except ValueError as error:
+                problems.append(f"query: {error}")
         self.summary = _template("summary", rule.summary, problems)
         self.description = _template("description", rule.description, problems)
         self.instance = _template("alertTargetInstance", rule.alert_target_instance, problems)
-        if not problems:
-            try:
-                sql.check_reads(self.sql())
-            except ValueError as error:
-                problems.append(f"query: {error}")
         if problems:
             raise RulesError([f"rule {rule.name}: {problem}" for problem in problems])
 
     def sql(self, *, now: str | None = None) -> str:
         """Return the query that is sent; with ``now``, a UTC instant as SQL writes it, as of then."""
-        window = self.rule.evaluation_interval
-        if now is None:
-            conditions = f"ts >= now() - '{window}'::INTERVAL"
-        else:
-            conditions = f"ts >= '{now}'::TIMESTAMP - '{window}'::INTERVAL AND ts <= '{now}'::TIMESTAMP"
-        text = self.query.render(
-            {
-                "Threshold": self.rule.threshold,
-                "Conditions": conditions,
-                "Severity": self.rule.severity,
-                "Name": self.rule.name,
-            }
-        )
-        return text if now is None else sql.at_instant(text, now)
+        return _sql(self.query, self.rule, now)
+
+
+def _sql(query: Template, rule: AlertRule, now: str | None = None) -> str:
+    window = rule.evaluation_interval
+    if now is None:
+        conditions = f"ts >= now() - '{window}'::INTERVAL"
+    else:
+        conditions = f"ts >= '{now}'::TIMESTAMP - '{window}'::INTERVAL AND ts <= '{now}'::TIMESTAMP"
+    text = query.render(
+        {"Threshold": rule.threshold, "Conditions": conditions, "Severity": rule.severity, "Name": rule.name}
+    )
+    return text if now is None else sql.at_instant(text, now)
 
 
 def _interval(text: str, problems: list[str]) -> float:
@@ -142,12 +151,23 @@ def parse(text: str | bytes) -> Configuration:
 
 
 def _convert(number: int, raw: Any, problems: list[str]) -> AlertRule | None:
-    name = raw.get("name") if isinstance(raw, dict) else None
-    try:
-        return msgspec.convert(raw, AlertRule, strict=True)
-    except msgspec.ValidationError as error:
-        problems.append(f"rule {name or f'number {number + 1}'}: {error}")
+    """Read one rule. Where fields are wrong all of them are named, and the rest is returned for the checks that follow."""
+    place = f"number {number + 1}"
+    if not isinstance(raw, dict):
+        problems.append(f"rule {place}: it is {raw!r:.40}: write an object with {', '.join(_SOUND)}")
         return None
+    rule = {**_SOUND, "name": place}
+    wrong = [f"Object contains unknown field `{key}`" for key in raw if key not in _FIELDS]
+    for key, field in _FIELDS.items():
+        if key in raw:
+            try:
+                rule[key] = msgspec.convert(raw[key], field.type, strict=True)
+            except msgspec.ValidationError as error:
+                wrong.append(f"{error} - at `$.{key}`")
+        elif field.required:
+            wrong.append(f"Object missing required field `{key}`")
+    problems += [f"rule {rule['name']}: {problem}" for problem in wrong]
+    return msgspec.convert(rule, AlertRule)
 
 
 def compile_all(
@@ -164,10 +184,12 @@ def compile_all(
     """
     found = [] if problems is None else problems
     compiled: dict[str, CompiledRule] = {}
+    seen = Counter[str]()
     if len(rules) > MOST_RULES:
         found.append(f"{len(rules)} rules: at most {MOST_RULES} are allowed")
     for rule in rules[:MOST_RULES]:
-        if rule.name in compiled:
+        seen[rule.name] += 1
+        if seen[rule.name] == 2:  # noqa: PLR2004  said once, however many there are
             found.append(f"rule {rule.name}: there are two of that name")
         try:
             compiled[rule.name] = CompiledRule(rule)

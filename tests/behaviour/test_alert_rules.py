@@ -96,6 +96,41 @@ def test_a_bad_rule_is_refused_with_its_name_the_field_and_the_reason(changes: d
     assert str(caught.value).startswith(f"rule {changes.get('name', 'Hot')}")
 
 
+def test_all_problems_of_a_rule_are_named_at_once() -> None:
+    changes = {
+        "threshold": "hot", "consecutiveCount": 0, "evaluationInterval": "1 s", "severity": 2, "sumary": "x",
+        "query": "SELEC {{ .Threshold }} FROM t WHERE {{ .Conditions }}", "description": "{{ .a", "summary": "{{ .b",
+    }  # fmt: skip
+    with pytest.raises(RulesError) as caught:
+        parse(rules(**changes))
+    problems = caught.value.problems
+    for says in (
+        "unknown field `sumary`", "`$.threshold`", "`$.severity`", "consecutiveCount is 0", "evaluationInterval: '1 s'",
+        "query: query does not parse at character 1", "description: line 1", "summary: line 1",
+    ):  # fmt: skip
+        assert [problem for problem in problems if says in problem], says
+    assert len(problems) == len(changes)
+    assert all(problem.startswith("rule Hot: ") for problem in problems)
+
+
+def test_a_rule_without_name_is_known_by_its_place_and_what_it_lacks_is_named() -> None:
+    with pytest.raises(RulesError) as caught:
+        parse(
+            '[{"threshold": 1}, 7, {"name": ["x"], "query": "DROP TABLE a", "threshold": .inf, "evaluationInterval": "x"}]'
+        )
+    assert [problem.split(": ")[0] for problem in caught.value.problems] == [
+        *["rule number 1"] * 3, "rule number 2", *["rule number 3"] * 4
+    ]  # fmt: skip
+    text = str(caught.value)
+    for says in (
+        "missing required field `query`",
+        "threshold is inf",
+        "Only SELECT",
+        "it is 7: write an object with name",
+    ):
+        assert says in text
+
+
 def test_all_problems_of_a_set_are_named_and_none_of_it_is_taken() -> None:
     twice = f"[{rules(threshold='x')[1:-1]}, {rules()[1:-1]}, {rules()[1:-1]}]"
     with pytest.raises(RulesError) as caught:

@@ -250,7 +250,9 @@ async def test_rules_change_at_run_time_and_a_bad_set_changes_nothing_but_is_see
         book = found.alerter.rulebook
         await eventually(lambda: book.refusal is not None and bool(book.refusal.problems), 20)
         assert book.refusal is not None
-        assert book.refusal.problems == ("rule X: Object missing required field `query`",)
+        assert book.refusal.problems == tuple(
+            f"rule X: Object missing required field `{field}`" for field in ("query", "threshold", "evaluationInterval")
+        )
         assert set(book.rules) == {"GPUTemperatureHigh"}
         assert found.alerter.statistics().refused
         rules(path, "1s", consecutive_count=1, name="Renamed")

@@ -95,6 +95,8 @@ async def test_lint_names_every_problem(tmp_path: Path, capsys) -> None:
     assert await cli("alerts", "lint", str(bad)) == 1
     shown = capsys.readouterr()
     assert "evaluationInterval: '1 s' is no duration" in shown.out
+    assert "query does not parse at character 1" in shown.out
+    assert "2 problems" in shown.err
     assert "would be refused" in shown.err
     (tmp_path / "a.yaml").write_text(METHOD_A)
     assert await cli("alerts", "lint", str(tmp_path / "a.yaml")) == 1
