@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -177,31 +177,43 @@ def up(
     pods: Annotated[int, typer.Option("--pods", help="Pods that come to the simulated cluster.")] = 1000,
     rate: Annotated[float, typer.Option("--rate", help="Simulated pods per second.")] = 20.0,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the simulation.")] = 1,
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(
+            "--kubeconfig", metavar="PATH", help="Share the GPUs of this cluster, with all its roles but admission."
+        ),
+    ] = None,
 ) -> None:
     """Run every role in this process, on an embedded bus, until Ctrl-C.
 
     \b
     Example: gpubus up --nodes 100
     Then, in another terminal: gpubus events
+    To try it on a cluster: gpubus schema crds | kubectl apply -f -; gpubus up --kubeconfig ~/.kube/config
     """
+    if kubeconfig is not None:
+        if nodes:
+            raise InputError("--nodes simulates a cluster and --kubeconfig names one: keep one of them")
+        os.environ["KUBECONFIG"] = str(kubeconfig)
     check_replicas(replicas)
     check_size("--nodes", nodes, 0, MOST_NODES)
     check_size("--pods", pods, 0, MOST_PODS)
     check_size("--rate", rate, 0.001, MOST_RATE)
     check_size("--port", port, 0, 65_535)
-    run(_up(store, port, replicas, simulate=(nodes, pods, rate, seed)))
+    run(_up(store, port, replicas, simulate=(nodes, pods, rate, seed), cluster=kubeconfig is not None))
 
 
-async def _up(store: Path, port: int, replicas: int, *, simulate: tuple[int, int, float, int]) -> None:
+async def _up(store: Path, port: int, replicas: int, *, simulate: tuple[int, int, float, int], cluster: bool) -> None:
     from bus.connection import Bus
     from bus.streams import StreamLimits, ensure_streams
+    from bus.tasks import end
     from deploy.local.monitoring import ALERTMANAGER, METRICS
-    from deploy.local.roles import METRICS_ROLES, ROLES, unique_name
+    from deploy.local.roles import CLUSTER_ROLES, METRICS_ROLES, ROLES, unique_name
     from deploy.local.server import LocalBus, LocalBusError
 
     stop = stop_on_signals()
     os.environ.setdefault(METRICS, f"duckdb:{store / 'metrics.duckdb'}")
-    plays = ROLES | METRICS_ROLES
+    plays = ROLES | METRICS_ROLES | (CLUSTER_ROLES if cluster else {})
     if not os.environ.get(ALERTMANAGER):
         plays = {role: play for role, play in plays.items() if role != "notifier"}
     async with (
@@ -214,7 +226,12 @@ async def _up(store: Path, port: int, replicas: int, *, simulate: tuple[int, int
             asyncio.create_task(_ended(play(bus, unique_name(role), stop, ready[role]), stop))
             for role, play in plays.items()
         ]
-        await asyncio.wait([asyncio.create_task(e.wait()) for e in ready.values()], timeout=30.0)
+        all_ready = asyncio.create_task(_all(ready.values()))
+        await asyncio.wait([all_ready, *tasks], timeout=30.0, return_when=asyncio.FIRST_COMPLETED)
+        await end(all_ready)
+        if stop.is_set():
+            await asyncio.gather(*tasks)  # one role has failed, and says why
+            return
         print(f"gpubus is up at {','.join(local.urls)} with {', '.join(plays)}; Ctrl-C stops it", flush=True)
         if simulate[0]:
             tasks.append(asyncio.create_task(_ended(_simulate(bus, simulate, stop), stop)))
@@ -223,6 +240,11 @@ async def _up(store: Path, port: int, replicas: int, *, simulate: tuple[int, int
         watching.cancel()
         if local.dead:
             raise LocalBusError(f"nats-server ended by itself; see nats.log in {store}")
+
+
+async def _all(events: Iterable[asyncio.Event]) -> None:
+    for event in events:
+        await event.wait()
 
 
 async def _watch(local: "LocalBus", stop: asyncio.Event) -> None:
