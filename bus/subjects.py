@@ -124,6 +124,11 @@ def work(command: str, *name: str) -> str:
     return subject("work", command, *name)
 
 
+def bound(uid: str) -> str:
+    """``gpubus.rpc.extender.bound.<uid>``: what became of a pod that a kube-scheduler had us bind; ``*`` for all pods."""
+    return f"{rpc('extender.bound')}.{'*' if uid == '*' else token(uid)}"
+
+
 def rpc(service: str) -> str:
     """Subject of a request/reply service; dots in the service name separate tokens."""
     return subject("rpc", *service.split("."))

@@ -8,6 +8,7 @@ from schemas.cluster import Amount, Isolation
 from schemas.hardware import Partition
 
 Outcome = Literal["allocated", "unschedulable", "released", "evicted"]
+Way = Literal["native", "extender"]
 
 
 class GpuGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -108,6 +109,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
         message: One sentence for people.
         help: What would help; empty when nothing needs to.
         duration_us: Time the engine took.
+        way: Who asked for it: ``extender`` when a kube-scheduler did, which then keeps the pod in its own queue.
     """
 
     outcome: Outcome
@@ -130,3 +132,4 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     candidates: tuple[Candidate, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     duration_us: Amount = 0
+    way: Way = "native"

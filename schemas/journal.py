@@ -38,12 +38,17 @@ class Count(msgspec.Struct, frozen=True, array_like=True, tag="count", gc=False)
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True, tag="place", gc=False):
-    """A pod was to be placed: a decision. If it found a node, what it granted there counts from then on."""
+    """A pod was to be placed: a decision. If it found a node, what it granted there counts from then on.
+
+    Attributes:
+        node: The only node that it could go to; empty: any.
+    """
 
     namespace: str
     name: str
     pod_uid: str
     request: GpuRequest
+    node: str = ""
 
 
 class Free(msgspec.Struct, frozen=True, array_like=True, tag="free", gc=False):

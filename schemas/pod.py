@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from schemas.cluster import Amount, Isolation, Vendor, VgpuMode
+from schemas.decision import Way
 from schemas.event import Timestamp
 from schemas.node_rules import NodeRules
 from schemas.placement import GpuPolicy, NodePolicy, ScoringWeights, Topology
@@ -145,12 +146,19 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Command: find a place for this pod. Carries the request so that the allocator need not hold every pod."""
+    """Command: find a place for this pod. Carries the request so that the allocator need not hold every pod.
+
+    Attributes:
+        way: Who asks: the watcher, or a kube-scheduler whose extender we are.
+        node: The only node that it may go to: kube-scheduler has chosen it.
+    """
 
     namespace: str
     name: str
     uid: str
     request: GpuRequest
+    way: Way = "native"
+    node: str = ""
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -62,6 +62,8 @@ QUOTA: Final = "QuotaExceeded"
 GANG_WAITING: Final = "GangWaitingForMembers"
 GANG_UNFULFILLABLE: Final = "GangUnfulfillable"
 GANG_TIMEOUT: Final = "GangSchedulingTimeout"
+NOT_IN_POOL: Final = "NodeNotInPool"
+NOT_OFFERED: Final = "NotOfferedByKubeScheduler"
 
 REASONS: Final[tuple[Reason, ...]] = (
     Reason(INVALID_REQUEST, "The pod's request cannot be understood.", "Correct the field that the message names."),
@@ -211,6 +213,16 @@ REASONS: Final[tuple[Reason, ...]] = (
         GANG_TIMEOUT,
         "The pod's gang has not become complete in the time it was given. Its members are placed once it is.",
         "Create the missing members, or delete those that wait.",
+    ),
+    Reason(
+        NOT_IN_POOL,
+        "kube-scheduler asks about a node that is not in the pod's pool.",
+        "Label the node so that the pool's selector matches it, or name the pool that it is in.",
+    ),
+    Reason(
+        NOT_OFFERED,
+        "The pod fits on nodes that kube-scheduler does not offer for it.",
+        "Look at what kube-scheduler says of the pod: affinity, topology spread or volumes keep it from them.",
     ),
 )
 

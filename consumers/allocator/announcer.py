@@ -19,9 +19,11 @@ from bus.delivery import Delivery
 from bus.errors import NO_MESSAGE, ApiError, ConflictError, PublishUnconfirmedError, UndecodableError
 from bus.streams import LEDGER, TOMBSTONE_TTL_S
 from bus.tasks import end
+from consumers.allocator.caller import Caller
 from consumers.allocator.effects import Announcement, Recovery
 from consumers.allocator.waiting import WaitingPods
 from schemas.cluster import ExpectedPods
+from schemas.decision import Decision
 from schemas.event import Event
 from schemas.journal import Turn
 from schemas.ledger import NodeRecord
@@ -117,6 +119,8 @@ class Announcer:
                 self._messages.append(self._waiting_record(said, said.refused, waiting.get(said.refused.uid), now))
             elif not said.waits and (entry := waiting.get(said.decision.pod_uid)) is not None:
                 self.clear(*entry)
+            if isinstance(said.token, Caller):
+                said.token.decision = said.decision
             self._tokens.append(said.token)
         self._send()
 
@@ -156,7 +160,7 @@ class Announcer:
 
     def give_back(self, tokens: Iterable[object]) -> None:
         """Have commands delivered anew."""
-        deliveries = [token for token in tokens if isinstance(token, Delivery)]
+        deliveries = [token for token in tokens if isinstance(token, Delivery | Caller)]
         if deliveries:
             self._bus.spawn(self._give_back(deliveries), name="give-back")
 
@@ -234,10 +238,10 @@ class Announcer:
             log.warning("announcing %d messages: %s; their commands will be redelivered", len(messages), error)
             return
         for token in tokens:
-            if isinstance(token, Delivery):
+            if isinstance(token, Delivery | Caller):
                 await token.ack()
 
-    async def _give_back(self, deliveries: list[Delivery]) -> None:
+    async def _give_back(self, deliveries: list[Delivery | Caller]) -> None:
         for delivery in deliveries:
             await delivery.retry()
 
@@ -277,9 +281,11 @@ class Announcer:
                     )
                     subject = subjects.decision(command.namespace, command.name)
                     await self._bus.publisher.publish(subject, codec.encode(event), msg_id=event.id)
+                    if isinstance(recovery.token, Caller):
+                        recovery.token.decision = msgspec.json.decode(change.decision, type=Decision)
         if recovery.waiting is not None:
             await self._clear(*recovery.waiting)
-        if isinstance(recovery.token, Delivery):
+        if isinstance(recovery.token, Delivery | Caller):
             await recovery.token.ack()
 
 

@@ -24,18 +24,19 @@ def choose(
     only once the GPU is chosen. If that is too much, GPUs are looked for of which the share is small enough.
     """
     request = pod.request
+    chosen = pod.node if isinstance(pod, Schedule) else ""
     if refused := quotas.refuse(pod.namespace, request):
         return refused, None
-    decision = decide(snapshot, request, policy)
+    decision = decide(snapshot, request, policy, chosen)
     if not decision.node:
         return decision, None
     held = allocation(pod, decision, snapshot)
     refused = quotas.refuse(pod.namespace, request, held.usage())
     if refused is None:
         return decision, held
-    narrowed = _smaller(snapshot, quotas, pod.namespace, request)
+    narrowed = smaller(snapshot, quotas, pod.namespace, request)
     if narrowed is not None:
-        decision = decide(snapshot, narrowed, policy)
+        decision = decide(snapshot, narrowed, policy, chosen)
         if decision.node:
             held = allocation(pod, decision, snapshot)
             if quotas.refuse(pod.namespace, request, held.usage()) is None:
@@ -43,7 +44,7 @@ def choose(
     return refused, None
 
 
-def _smaller(snapshot: Snapshot, quotas: Quotas, namespace: str, request: GpuRequest) -> GpuRequest | None:
+def smaller(snapshot: Snapshot, quotas: Quotas, namespace: str, request: GpuRequest) -> GpuRequest | None:
     """Return the request for those GPU models only of which its shares keep within the quota, or None if there are none."""
     limits = (
         ("vram_bytes", request.vram_milli, quotas.room(namespace, "vram_bytes")),

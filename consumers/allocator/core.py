@@ -10,7 +10,7 @@ two nodes. All followers see both records in the same order, so the maker of the
 takes it back.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -26,10 +26,12 @@ from consumers.allocator.effects import Announcement, Counters, Effects, Recover
 from consumers.allocator.former import Former, gang_of
 from consumers.allocator.gangs import being_placed, overdue
 from consumers.allocator.learning import Learner
+from consumers.allocator.offers import Offers
 from consumers.allocator.places import Places
 from consumers.allocator.sealing import Sealer
 from consumers.allocator.shelf import Shelf
 from schemas.decision import Decision
+from schemas.extender import Offer
 from schemas.ledger import NodeRecord
 from schemas.pod import Release, Schedule, Waiting
 from schemas.requirements import Gang
@@ -59,6 +61,7 @@ class Core:
         self._former = Former(self.cluster, self.decider)
         self._places = Places()
         self._learner = Learner()
+        self.offers = Offers(self.cluster, self.decider)
         self._pending: dict[str, Addition] = {}
         self._removing: dict[str, Removal] = {}
 
@@ -77,8 +80,43 @@ class Core:
         if command.request.gang is not None:  # whoever formed the gang may have died before it said so
             self._recover_gang(command)
 
+    def offer(self, command: Schedule, names: Sequence[str], now: float) -> Offer:
+        """Say where a pod may go of the nodes that kube-scheduler asks about; see :meth:`Offers.make`."""
+        place, pending = self._places.first(command.uid), self._pending.get(command.uid)
+        node = place.node if place is not None else pending.decision.node if pending is not None else ""
+        if not node:
+            offer, decision = self.offers.make(command, names, now)
+            if decision is not None:
+                self._announce(f"{command.uid}:{self.name}:{decision.basis.ordinal}", decision, None)
+            return offer
+        self.offers.remember(command, (node,))
+        if node not in names:
+            return Offer(error=f"the pod has its place on {node} and is being bound there")
+        others = tuple(name for name in names if name != node)
+        return Offer(refused={f"the pod has its place on {node} already": others} if others else {}, best=(node,))
+
+    def reserve(self, uid: str, node: str, token: object) -> str:
+        """Have a pod that was asked about placed where kube-scheduler has chosen; return why not, empty if it is under way."""
+        known, pending, place = self.offers.known(uid), self._pending.get(uid), self._places.first(uid)
+        if known is None:
+            return "no allocator was asked about this pod lately: filter comes first"
+        stands = pending.decision.node if pending is not None else place.node if place is not None else node
+        if stands != node:
+            return f"the pod has its place on {stands} already"
+        if uid in self._removing:
+            return "what the pod held is being given back"
+        command = msgspec.structs.replace(known[0], node=node)
+        kept = None if pending is not None or place is not None else self.offers.take(uid, node)
+        if kept is None:
+            self.schedule(command, token)
+            return ""
+        self.counters.decided += 1
+        self._put(Addition(command, token, kept.allocation, kept.decision, encode(kept.decision)))
+        return ""
+
     def release(self, command: Release, token: object) -> None:
         """Give back what a pod holds."""
+        self.offers.forget(command.uid)
         removing = self._removing.get(command.uid)
         if removing is not None:
             removing.token = token
@@ -203,7 +241,8 @@ class Core:
     def _refuse(self, command: Schedule, decision: Decision, token: object) -> None:
         self.counters.refused += 1
         self.decider.settled(command.uid)
-        self._announce(f"{command.uid}:{self.name}:{decision.basis.ordinal}", decision, token, refused=command)
+        waits = None if command.way == "extender" else command  # kube-scheduler has a queue of its own
+        self._announce(f"{command.uid}:{self.name}:{decision.basis.ordinal}", decision, token, refused=waits)
 
     def _remove(self, node: str, command: Release, token: object, *, silent: bool = False) -> None:
         held = {a.pod_uid: a for a in self._shelf.book(node).expected_allocations()}.get(command.uid)
@@ -224,6 +263,7 @@ class Core:
             self.effects.commits += self._shelf.begin()
             return
         for namespace in self.quotas.overdrawn():
+            self.offers.drop_namespace(namespace)
             promised = [item for item in self._pending.values() if item.namespace == namespace]
             while promised and self.quotas.is_overdrawn(namespace):
                 self._reschedule(self._take_back(promised.pop()))
@@ -335,6 +375,7 @@ class Core:
 
     def _show_held(self, book: Book) -> None:
         """Have decisions see the node as the ledger has it, without anything of ours that is on its way."""
+        self.offers.swept(book.node)
         self.snapshot.set_allocations(book.node, book.held.values())
         self.journal.adopt(book.node, book.seq)
 
@@ -441,6 +482,7 @@ class Core:
 
     def _withdraw(self, uid: str) -> None:
         """Another allocator has placed the pod: if ours has not left yet, let it not leave."""
+        self.offers.drop(uid)
         ours = self._pending.get(uid)
         if ours is not None:
             self._reschedule(self._take_back(ours))
@@ -475,6 +517,7 @@ class Core:
     def _freeze(self, book: Book, seq: int) -> None:
         book.seq, book.frozen = seq, True
         items = self._overtaken(book)
+        self.offers.clear(book.node)
         self.quotas.node_readable(book.node, readable=False)
         self.snapshot.freeze(book.node)
         self.journal.freeze(book.node)

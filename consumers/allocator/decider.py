@@ -63,6 +63,7 @@ class Decider:
             basis=basis,
             attempts=self._attempts.get(command.uid, ()),
             duration_us=duration_us,
+            way=command.way,
         )
 
     def trial(self) -> Trial:

@@ -39,7 +39,7 @@ class Journal:
         if counted is not None:
             self._steps.append(Count(command.namespace, *counted))
         self._decided += 1
-        self._add(Place(command.namespace, command.name, command.uid, command.request))
+        self._add(Place(command.namespace, command.name, command.uid, command.request, command.node))
 
     def telling(self, command: Schedule, verdict: Decision) -> None:
         """It is decided that a pod waits, for a reason that lies in other pods."""

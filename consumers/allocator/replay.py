@@ -97,7 +97,9 @@ class Replay:
         self._decider.move((saw.part, saw.parts))
 
     def _place(self, step: Place) -> Decision:
-        command = Schedule(namespace=step.namespace, name=step.name, uid=step.pod_uid, request=step.request)
+        command = Schedule(
+            namespace=step.namespace, name=step.name, uid=step.pod_uid, request=step.request, node=step.node
+        )
         decision, held = self._decider.place(command)
         if held is not None:
             self.snapshot.add(decision.node, held)
@@ -118,8 +120,8 @@ class Replay:
 
 
 def completed(replayed: Decision, said: Decision) -> Decision:
-    """Return a replayed decision with what a replay takes on trust: duration, earlier attempts, and whose command freed what."""
-    decision = msgspec.structs.replace(replayed, attempts=said.attempts, duration_us=said.duration_us)
+    """Return a replayed decision with what a replay takes on trust: duration, earlier attempts, and whose command it was."""
+    decision = msgspec.structs.replace(replayed, attempts=said.attempts, duration_us=said.duration_us, way=said.way)
     if said.outcome != "released" or replayed.outcome != "released":
         return decision
     return msgspec.structs.replace(

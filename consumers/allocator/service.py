@@ -27,6 +27,7 @@ from consumers.allocator.announcer import Announcer
 from consumers.allocator.cluster import STATE_FILTERS
 from consumers.allocator.committer import Committer
 from consumers.allocator.core import Core
+from consumers.allocator.extender import ExtenderDesk
 from schemas.deadletter import DeadLetter
 from schemas.event import utc
 from schemas.pod import Release, Schedule
@@ -103,6 +104,7 @@ class Allocator:
         self._state = Follower(bus, STATE, STATE_FILTERS, self._on_state)
         self._ledger = Follower(bus, LEDGER, ["gpubus.ledger.>"], self._on_ledger, recreated=self.core.ledger_recreated)
         self._committer = Committer(bus, self._source, self.core, self._ledger, self._pump_soon, lease_s=LEASE_S)
+        self._extender = ExtenderDesk(bus, self.core, self._pump_soon)
         self._read_in = bus.epoch
         self._pump_due = False
         self._wake_timer: asyncio.TimerHandle | None = None
@@ -127,6 +129,7 @@ class Allocator:
         )
         loops = [self._bus.spawn(loop, name=f"{self.name}-{number}") for number, loop in enumerate(work)]
         self.core.decider.warm()
+        await self._extender.start()
         if ready is not None:
             ready.set()
         stopped = asyncio.create_task(stop.wait())
@@ -135,6 +138,7 @@ class Allocator:
         finally:
             for consumer in consumers:
                 await consumer.stop()
+            await self._extender.stop()
             await self._drain()
             await end(*loops, stopped)
             await self._state.stop()

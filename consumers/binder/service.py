@@ -5,6 +5,7 @@ is then read decides; only a pod that is gone or somebody else's is given back, 
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections import OrderedDict
@@ -29,6 +30,7 @@ from consumers.binder.holdings import Holding, Holdings
 from consumers.binder.verdict import Verdict, judge
 from schemas.decision import Decision
 from schemas.event import Event
+from schemas.extender import ExtenderBindingResult
 from schemas.observed import PodNotice
 from schemas.pod import Release
 
@@ -122,7 +124,9 @@ class Binder:
 
     async def _bind(self, event: Event[Decision], held: Holding) -> Outcome:
         node, allocation = held
+        extender = event.data.way == "extender"
         failures = 0
+        ambiguous = False
         while True:
             wait = 0.0
             try:
@@ -131,6 +135,7 @@ class Binder:
             except KubeError as error:
                 log.info("pod %s/%s: %s", allocation.namespace, allocation.name, error)
                 refused = error if isinstance(error, KubeRefusedError) else None
+                ambiguous |= refused is None
                 try:
                     found = await pods.read(self._client, allocation.namespace, allocation.name)
                     verdict = judge(found, node, allocation)
@@ -138,6 +143,8 @@ class Binder:
                     verdict = Verdict("unbound", "the API server does not answer")
                     refused = None
                 if refused is not None and not refused.transient and verdict.outcome == "unbound":
+                    if extender and not ambiguous:
+                        return await self._hand_back(event, held, refused)
                     return self._refusal(event.data, refused)
                 wait = refused.retry_after_s if refused is not None else 0.0
             if verdict.outcome != "unbound":
@@ -154,8 +161,10 @@ class Binder:
             gpus = ", ".join(str(gpu.index) for gpu in held.allocation.gpus)
             where = f"{held.node}, GPU {gpus}" if gpus else held.node
             self._say(decision, "Normal", "Scheduled", "Binding", f"Assigned to {where}")
+            await self._tell_gateway(decision, "")
             return Done()
         self._released += 1
+        await self._tell_gateway(decision, verdict.message)
         reason = "Deleted" if verdict.outcome == "gone" else "BoundElsewhere"
         await self._give_back(event, held, reason)
         if verdict.outcome == "elsewhere":
@@ -182,6 +191,22 @@ class Binder:
         )
         await self._bus.publisher.publish(subjects.work("release", held.node), codec.encode(said), msg_id=said.id)
 
+    async def _hand_back(self, event: Event[Decision], held: Holding, error: KubeRefusedError) -> Outcome:
+        """The pod may not be bound there: its kube-scheduler, which waits for an answer, tries it again."""
+        self._refused += 1
+        self._released += 1
+        log.warning("%s", error)
+        await self._give_back(event, held, "BindingRefused")
+        await self._tell_gateway(event.data, error.message)
+        return Done()
+
+    async def _tell_gateway(self, decision: Decision, error: str) -> None:
+        """Tell whoever waits for it in a kube-scheduler's name what became of the pod. Nobody is owed more than an attempt."""
+        if decision.way == "extender":
+            result = msgspec.json.encode(ExtenderBindingResult(error=error))
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await self._bus.client.publish(subjects.bound(decision.pod_uid), result)
+
     def _refusal(self, decision: Decision, error: KubeRefusedError) -> Outcome:
         """The pod is there and has no node, but may not be bound: somebody has to change something."""
         self._refused += 1
@@ -190,7 +215,9 @@ class Binder:
         return Retry(_REFUSED_DELAY_S)
 
     async def _unschedulable(self, decision: Decision) -> Outcome:
-        """Say on the pod why it waits: once for each reason, however often it is tried."""
+        """Say on the pod why it waits: once for each reason, however often it is tried. A kube-scheduler says so itself."""
+        if decision.way == "extender":
+            return Done()
         uid = decision.pod_uid
         if self._marked.get(uid) == decision.reason:
             return Done()

@@ -6,6 +6,7 @@ that the process lives, ``/readyz`` that a mutator answers.
 
 import logging
 import re
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -16,6 +17,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from bus.errors import CallError
+from producers.gateway.body import TooLargeError, read_body
 from producers.gateway.review import BadReviewError, answer, concerns_us, question, read
 from schemas.admission import Admit, Admitted
 
@@ -63,10 +65,11 @@ class Gateway:
 
     Args:
         mutators: Where reviews go.
+        routes: What else it answers.
         concurrency: Reviews in flight; further ones are turned away at once, so that those inside keep their deadline.
     """
 
-    def __init__(self, mutators: Mutators, *, concurrency: int = 256) -> None:
+    def __init__(self, mutators: Mutators, *, routes: Sequence[Route] = (), concurrency: int = 256) -> None:
         self._mutators = mutators
         self._room = concurrency
         self.statistics = GatewayStatistics()
@@ -74,6 +77,7 @@ class Gateway:
         self._routes = Starlette(
             routes=[
                 *reviews,
+                *routes,
                 Route("/healthz", self._alive, methods=["GET"]),
                 Route("/readyz", self._ready, methods=["GET"]),
             ]
@@ -107,9 +111,8 @@ class Gateway:
 
     async def _answer(self, request: Request) -> Response:
         try:
-            body = await _body(request)
-            review = read(body)
-        except BadReviewError as error:
+            review = read(await read_body(request, LARGEST_BODY))
+        except (BadReviewError, TooLargeError) as error:
             self.statistics.bad += 1
             return PlainTextResponse(f"gpubus: {error}", 400)
         except ClientDisconnect:
@@ -128,16 +131,6 @@ class Gateway:
         self.statistics.admitted += admitted.allowed
         self.statistics.refused += not admitted.allowed
         return Response(answer(review.uid, admitted), media_type="application/json")
-
-
-async def _body(request: Request) -> bytes:
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > LARGEST_BODY:
-            raise BadReviewError(f"the body is over {LARGEST_BODY} bytes: no pod is that large")
-        parts.append(part)
-    return b"".join(parts)
 
 
 def timeout_of(written: str) -> float:

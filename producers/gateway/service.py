@@ -12,7 +12,9 @@ from bus import rpc
 from bus.connection import Bus
 from bus.errors import CallError
 from bus.tasks import end
+from producers.gateway.allocators import BusAllocators
 from producers.gateway.app import Gateway, GatewayStatistics
+from producers.gateway.extender import Extender, ExtenderStatistics
 from producers.gateway.tls import Certificate
 from schemas.admission import Admit, Admitted
 
@@ -69,13 +71,16 @@ class GatewayService:
     """
 
     def __init__(self, bus: Bus, certificate: Certificate | None, *, host: str = "0.0.0.0", port: int = 9443) -> None:  # noqa: S104
-        self._gateway = Gateway(BusMutators(bus))
+        self._allocators = BusAllocators(bus)
+        self._extender = Extender(self._allocators)
+        self._gateway = Gateway(BusMutators(bus), routes=self._extender.routes)
         self._certificate = certificate
         self._socket = socket.create_server((host, port), backlog=1024)
         self.port: int = self._socket.getsockname()[1]
 
     async def run(self, stop: asyncio.Event, *, ready: asyncio.Event | None = None) -> None:
         """Serve until ``stop`` is set; answer what is in flight before returning."""
+        await self._allocators.start()
         config = uvicorn.Config(
             self._gateway.app,
             interface="asgi3",  # a bound method would be taken for the older one
@@ -102,8 +107,13 @@ class GatewayService:
         await asyncio.wait([stopped, serving], return_when=asyncio.FIRST_COMPLETED)
         server.should_exit = True
         await serving
+        await self._allocators.stop()
         await end(stopped, *tasks)
 
     def statistics(self) -> GatewayStatistics:
         """Return the counters of this gateway."""
         return self._gateway.statistics
+
+    def extender_statistics(self) -> ExtenderStatistics:
+        """Return the counters of the extender's verbs."""
+        return self._extender.statistics

@@ -26,7 +26,7 @@ def read_request(pod: KubePod, settings: Settings, claim_problem: Callable[[str,
     """Return what a pod of ours asks for, or why it is refused.
 
     Args:
-        pod: A pod that names one of our schedulers.
+        pod: A pod that names one of our schedulers, or that we have bound for another.
         settings: What operators have set.
         claim_problem: For a namespace and a volume claim, why a pod that mounts it cannot be placed by us; empty if it can.
     """
@@ -34,7 +34,10 @@ def read_request(pod: KubePod, settings: Settings, claim_problem: Callable[[str,
         view = view_of(pod)
         annotation = view.annotation
         defaults = settings.defaults(pod.metadata.namespace, annotation(PROFILE), annotation(POOL_KEY))
-        request = parse_pod(view, tensorfusion_defaults=defaults, hami_config=settings.hami())
+        hami = settings.hami()
+        if pod.spec.scheduler_name not in hami.scheduler_names:  # a kube-scheduler that has us as its extender
+            hami = msgspec.structs.replace(hami, scheduler_names=(pod.spec.scheduler_name,))
+        request = parse_pod(view, tensorfusion_defaults=defaults, hami_config=hami)
     except RequestError as error:
         return Refusal(reasons.INVALID_REQUEST, str(error))
     if request is None:

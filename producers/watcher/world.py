@@ -17,7 +17,7 @@ from producers.watcher.reading import Refusal, project, read_request
 from producers.watcher.volumes import Claims, Volumes
 from schemas.cluster import EVERY_GPU, Namespace, Node
 from schemas.dialects import RequestError
-from schemas.kube.annotations import claimed_gpus
+from schemas.kube.annotations import claimed_gpus, read_allocation
 from schemas.kube.components import VENDOR
 from schemas.kube.core import KubePod
 from schemas.kube.defaults import SCHEDULERS, Settings, Shelf
@@ -109,7 +109,7 @@ class World:
     def put(self, item: KubePod) -> None:
         """The pod is so."""
         key = (item.metadata.namespace, item.metadata.name)
-        ours = item.spec.scheduler_name in SCHEDULERS
+        ours = item.spec.scheduler_name in SCHEDULERS or _placed_by_us(item)
         self._sit(key, item, ours=ours)
         self.members.put(item)
         self._gone.pop(key, None)
@@ -445,6 +445,12 @@ class World:
 
     def _claim_problem(self, namespace: str, name: str) -> str:
         return volumes.problem(self.claims, self.volumes, namespace, name)
+
+
+def _placed_by_us(pod: KubePod) -> bool:
+    """Whether a kube-scheduler had us bind the pod."""
+    meta = pod.metadata
+    return bool(pod.spec.node_name) and read_allocation(meta.annotations, meta.uid) is not None
 
 
 def _told(

@@ -26,7 +26,7 @@ A pod asks for 60 % of a GPU's compute and 8 GiB of its VRAM, and gets them; a s
 ('InsufficientCompute', '0 of 1 nodes fit: 1 InsufficientCompute')
 """
 
-from consumers.allocator.engine.decision import decide, fits_on
+from consumers.allocator.engine.decision import decide, fits_on, offers
 from consumers.allocator.engine.estimator import STEADY, WorkloadEstimator
 from consumers.allocator.engine.host import Capacity
 from consumers.allocator.engine.policy import AHEAD, Policy
@@ -48,5 +48,6 @@ __all__ = [
     "WorkloadEstimator",
     "decide",
     "fits_on",
+    "offers",
     "shadow_prices",
 ]

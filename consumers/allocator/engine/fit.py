@@ -108,17 +108,32 @@ class Fit:
         else:
             self._update_many(np.fromiter(changed, dtype=np.intp, count=len(changed)))
 
-    def best(self, count: int) -> list[int]:
-        """Return the best rows that fit, at most ``count``, best first: those that the pod prefers, then the policy's order."""
-        count, preference = min(count, self.fitting_nodes), self.screen.preference
+    def stages(self, rows: Rows) -> Ints:
+        """Return the stage at which each of some rows ends."""
+        found: Ints = self._verdicts.take(rows) >> STAGE_SHIFT
+        return found
+
+    def best(self, count: int, among: Rows | None = None) -> list[int]:
+        """Return the best rows that fit, at most ``count``, best first: those that the pod prefers, then the policy's order.
+
+        Args:
+            count: How many.
+            among: The only rows that count; by default all.
+        """
+        keys, fitting, preference = self._keys, self.fitting_nodes, self.screen.preference
+        if among is not None:
+            keys = np.full(len(self._keys), REFUSED, dtype=self.order.dtype)
+            keys[among] = self._keys[among]
+            fitting = int((keys > REFUSED).sum())
+        count = min(count, fitting)
         if preference is None:
-            return self.order.best(self._keys, count)
-        fits = self._keys > REFUSED
+            return self.order.best(keys, count)
+        fits = keys > REFUSED
         rows: list[int] = []
         for liking in sorted(set(preference[fits].tolist()), reverse=True):
             alike = fits & (preference == liking)
             few = min(count - len(rows), int(alike.sum()))
-            rows += self.order.best(np.where(alike, self._keys, self.order.dtype(REFUSED)), few)
+            rows += self.order.best(np.where(alike, keys, self.order.dtype(REFUSED)), few)
             if len(rows) == count:
                 break
         return rows
