@@ -112,7 +112,10 @@ class Gateway:
     async def _answer(self, request: Request) -> Response:
         try:
             review = read(await read_body(request, LARGEST_BODY))
-        except (BadReviewError, TooLargeError) as error:
+        except TooLargeError as error:
+            self.statistics.bad += 1
+            return PlainTextResponse(f"gpubus: {error}: no pod is that large", 400)
+        except BadReviewError as error:
             self.statistics.bad += 1
             return PlainTextResponse(f"gpubus: {error}", 400)
         except ClientDisconnect:
