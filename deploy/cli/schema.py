@@ -10,6 +10,8 @@ from deploy.cli.errors import InputError
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _HTTPS: Final = re.compile(r"https://([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:\d{1,5})?(/[A-Za-z0-9._/-]*)?")
+_HTTPS_SLASHES: Final = 2
+"""Of a URL with no path."""
 
 app = typer.Typer(
     help="""Write the contracts that others build on, as files.
@@ -139,6 +141,47 @@ def webhook_command(
         raise InputError(f"--ca {ca} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise InputError(str(error)) from None
+    typer.echo(yaml.safe_dump(found, sort_keys=False, width=120), nl=False)
+
+
+@app.command("scheduler")
+def scheduler_command(
+    *,
+    ca: Annotated[Path, typer.Option("--ca", metavar="FILE", help="PEM of who signed the gateway's certificate.")],
+    url: Annotated[
+        str, typer.Option("--url", metavar="URL", help="Where the gateway is, such as https://10.0.0.7:9443.")
+    ],
+    name: Annotated[str, typer.Option("--name", help="What pods write in schedulerName.")] = "gpubus-extender",
+    kubeconfig: Annotated[
+        str, typer.Option("--kubeconfig", metavar="FILE", help="Account of kube-scheduler. [default: its pod's own]")
+    ] = "",
+    lease: Annotated[
+        str, typer.Option("--lease", metavar="NAMESPACE", help="Several replicas choose one by a lease there.")
+    ] = "",
+) -> None:
+    """Print the configuration of a kube-scheduler of its own that places pods with GPUs over gpubus.
+
+    It is for pods that need what only kube-scheduler knows: affinity to other pods, topology spread, volumes that wait. Admission
+    sends them there if its option extenderScheduler has the same name. Start it with --config, and with
+    --pod-max-in-unschedulable-pods-duration=10s: kube-scheduler does not hear of GPUs that become free.
+
+    \b
+    Example: gpubus schema scheduler --url https://10.0.0.7:9443 --ca ca.crt > scheduler.yaml
+    """
+    import yaml
+
+    from producers.gateway.scheduler import scheduler_configuration
+
+    if not _HTTPS.fullmatch(url) or url.count("/") != _HTTPS_SLASHES:
+        raise InputError(f"--url is {url!r}: write one such as https://10.0.0.7:9443, with no path")
+    for option, text in (("--name", name), *((("--lease", lease),) if lease else ())):
+        if not _LABEL.fullmatch(text):
+            raise InputError(f"{option} is {text!r}: use lower-case letters, digits and hyphens")
+    try:
+        authority = _authority(ca)
+    except OSError as error:
+        raise InputError(f"--ca {ca} cannot be read: {error.strerror}") from None
+    found = scheduler_configuration(name, ca_bundle=authority, url=url, kubeconfig=kubeconfig, lease=lease)
     typer.echo(yaml.safe_dump(found, sort_keys=False, width=120), nl=False)
 
 

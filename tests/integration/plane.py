@@ -126,6 +126,18 @@ class ControlPlane:
             "--leader-elect=false",
         )
 
+    def start_scheduler(self, config: Path) -> None:
+        """Start kube-scheduler with the configuration in a file."""
+        self._run(
+            "kube-scheduler",
+            f"--config={config}",
+            # It does not hear of GPUs that become free.
+            "--pod-max-in-unschedulable-pods-duration=1s",
+            f"--secure-port={free_port()}",
+            "--bind-address=127.0.0.1",
+            f"--cert-dir={self.home / 'scheduler'}",
+        )
+
     def stop(self, name: str, how: signal.Signals = signal.SIGKILL) -> None:
         process = self._processes.pop(name, None)
         if process is not None:

@@ -1,0 +1,138 @@
+"""A stock kube-scheduler places pods that only it can place, and has us give them GPUs."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trustme
+
+from bus import codec, history
+from bus.connection import Bus
+from bus.follower import Record
+from bus.streams import DECISION
+from consumers.mutator.moved import move
+from deploy.local.audit import audit
+from deploy.local.processes import RoleProcess
+from deploy.local.server import LocalServer
+from deploy.replay.verify import Verifier
+from producers.gateway.configuration import HAMI
+from schemas.decision import Decision
+from tests.integration.cluster import Cluster, hami_pod, play_agents, tensorfusion_pod
+from tests.integration.observe import agree
+from tests.integration.plane import ControlPlane, find_assets, free_port
+
+pytestmark = pytest.mark.integration
+
+NAME = "gpubus-extender"
+
+
+@pytest.fixture
+async def extender(
+    plane: ControlPlane,
+    cluster: Cluster,
+    server: LocalServer,
+    start: Callable[[str], Awaitable[RoleProcess]],
+    tmp_path: Path,
+) -> AsyncIterator[None]:
+    """A watcher, two allocators, a binder, a gateway, and a kube-scheduler that asks the gateway."""
+    if find_assets("kube-scheduler") is None:
+        pytest.skip("no kube-scheduler: run `make test-assets`")
+    await cluster.add_pool()
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    issued.private_key_pem.write_to_path(tmp_path / "tls.key")
+    (tmp_path / "tls.crt").write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+    port = free_port()
+    certificate = ["--certificate", str(tmp_path / "tls.crt"), "--key", str(tmp_path / "tls.key")]
+    gateway = RoleProcess("gateway", [server.url], "--listen", f"127.0.0.1:{port}", *certificate)
+    await asyncio.gather(gateway.start(), *map(start, ("watcher", "allocator", "allocator", "binder")))
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    options = ["--url", f"https://127.0.0.1:{port}", "--ca", tmp_path / "ca.pem", "--kubeconfig", plane.kubeconfig]
+    command = [sys.executable, "-m", "deploy.cli.main", "schema", "scheduler", "--name", NAME, *options]
+    shown = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    (tmp_path / "scheduler.yaml").write_bytes((await shown.communicate())[0])
+    plane.start_scheduler(tmp_path / "scheduler.yaml")
+    try:
+        yield
+    finally:
+        plane.stop("kube-scheduler")
+        await gateway.kill()
+
+
+def apart(pod: dict) -> dict:
+    """Have kube-scheduler place the pod, on a node without another of its kind."""
+    pod["metadata"].setdefault("labels", {})["app"] = "apart"
+    term = {"labelSelector": {"matchLabels": {"app": "apart"}}, "topologyKey": "kubernetes.io/hostname"}
+    pod["spec"] |= {
+        "schedulerName": NAME,
+        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}},
+    }
+    return pod
+
+
+def placed_by_it(pod: dict) -> dict:
+    pod["spec"]["schedulerName"] = NAME
+    return pod
+
+
+async def refused(cluster: Cluster, name: str) -> str:
+    """Wait until kube-scheduler has found no node for a pod, and return why."""
+    async with asyncio.timeout(20):
+        while True:
+            found = await cluster.get("Pod", name, "default")
+            assert "nodeName" not in found["spec"]
+            for condition in found["status"].get("conditions", ()):
+                if condition["type"] == "PodScheduled" and condition["status"] == "False":
+                    return condition["message"]
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.usefixtures("extender")
+async def test_pods_that_stay_apart_get_gpus_and_the_last_place_is_given_once(bus: Bus, cluster: Cluster) -> None:
+    names = ["node-a", "node-b"]
+    await cluster.add_nodes(names)
+    await play_agents(bus, names, gpus=1)
+
+    await cluster.create(apart(tensorfusion_pod("apart-0", tflops="156", vram="40Gi")))
+    admitted = hami_pod("apart-1", gpumem="40960", gpucores="50")
+    move(admitted, frozenset(HAMI), {})  # as admission does: no node offers such resources
+    await cluster.create(apart(admitted))
+    pods = await agree(bus, cluster, placed=2, timeout=30)
+    assert {pod["spec"]["nodeName"] for pod in pods} == set(names)
+    # There is room on both GPUs, but kube-scheduler allows no third.
+    await cluster.create(apart(tensorfusion_pod("apart-2", tflops="31.2", vram="8Gi")))
+    assert "anti-affinity" in await refused(cluster, "apart-2")
+    await cluster.delete("Pod", "apart-2", "default")
+
+    # Half a GPU is left on either node, and nobody minds who is there: two of five get it.
+    for number in range(5):
+        await cluster.create(placed_by_it(tensorfusion_pod(f"half-{number}", tflops="156", vram="40Gi")))
+    pods = await agree(bus, cluster, placed=4, timeout=30)
+    got = {pod["metadata"]["name"] for pod in pods}
+    waiting = [f"half-{number}" for number in range(5) if f"half-{number}" not in got]
+    for name in waiting:
+        assert "0/2 nodes are available" in await refused(cluster, name)
+    await agree(bus, cluster, placed=4, timeout=5)
+
+    # Whoever goes makes room for the next.
+    await cluster.delete("Pod", "apart-0", "default")
+    pods = await agree(bus, cluster, placed=4, timeout=30)
+    assert len({pod["metadata"]["name"] for pod in pods} & set(waiting)) == 1
+
+    # These are decisions like all others: on record once, with what is needed to make them again.
+    decided: list[Decision] = []
+
+    def read(record: Record) -> None:
+        decided.append(codec.decode_as(Decision, record.payload).data)
+
+    await history.read(bus, DECISION, ["gpubus.decision.>"], read)
+    assert {decision.way for decision in decided if decision.outcome != "released"} == {"extender"}
+    allocated = [decision.pod_uid for decision in decided if decision.outcome == "allocated"]
+    assert len(allocated) == len(set(allocated)) == 5
+    assert {d.name for d in decided if d.outcome == "unschedulable"} >= set(waiting)
+    verdict = await Verifier(bus).run()
+    assert (verdict.different, verdict.unexplained, verdict.violations, verdict.notes) == (0, 0, [], [])
+    assert verdict.reproduced == verdict.decisions
+    assert (await audit(bus)).violations == []
