@@ -16,7 +16,7 @@ from bus.streams import LEDGER
 from consumers.updater.service import SERVICE
 from schemas.event import Event
 from schemas.registry import TYPE_NAMES
-from schemas.rollout import ComponentSpec, Member, Replace, Replaced, Rollout, Template, UpdatePolicy
+from schemas.rollout import Component, ComponentSpec, Member, Replace, Replaced, Rollout, Template, UpdatePolicy
 from schemas.rollout_template import make_template, member_hashes
 from tests.conftest import eventually
 
@@ -65,13 +65,11 @@ class Player:
         await self._service.stop()
         await self._records.stop()
 
-    async def want(self, template: Template, **policy: Any) -> None:
+    async def want(self, template: Template, component: Component = "hypervisor", **policy: Any) -> None:
         """Publish what the pool wants."""
         known = {"auto_update": True, "batch_percentage": 20, "batch_interval_s": 1, "ready_within_s": 30}
-        spec = ComponentSpec(
-            pool=POOL, component="hypervisor", template=template, policy=UpdatePolicy(**known | policy)
-        )
-        await self._publish(subjects.state("component", POOL, "hypervisor"), spec)
+        spec = ComponentSpec(pool=POOL, component=component, template=template, policy=UpdatePolicy(**known | policy))
+        await self._publish(subjects.state("component", POOL, component), spec)
 
     async def say(self, member: Member) -> None:
         """Publish how a member is."""

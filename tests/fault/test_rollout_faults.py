@@ -6,12 +6,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from bus import subjects
+from bus import codec, history, subjects
 from bus.connection import Bus
 from bus.deadletter import list_letters
+from bus.streams import LEDGER
 from consumers.updater.plan import batch_size
+from deploy.cli.main import main
 from deploy.local.processes import RoleProcess
 from deploy.local.server import LocalServer
+from schemas.rollout import Rollout, Template
 from tests.conftest import eventually
 from tests.fault.rollout_player import NEW, NEWER, OLD, POOL, Player
 
@@ -76,6 +79,59 @@ async def test_updaters_killed_in_every_state_resume_and_update_nobody_twice(
     assert dead == ["batch"]
     assert len(player.on(NEW)) == 40
     check_steps(player, 40)
+
+
+async def test_an_updater_killed_in_a_pause_begins_nothing_before_it_is_resumed_and_updates_nobody_twice(
+    bus: Bus, server: LocalServer, updaters: list[RoleProcess]
+) -> None:
+    player, dead = await settled(bus, 10), asyncio.Event()
+    (victim, _) = updaters
+    await victim.start()
+    await player.reaches("synced")
+
+    async def pause_and_die() -> None:  # in the middle of a batch: its members are replaced, and no record says so
+        player.on_replaced = None
+        await order(server, "pause")
+        await victim.kill()
+        dead.set()
+
+    player.on_replaced = lambda: pause_and_die() if player.record.phase == "batch" else None
+    await player.want(NEW, batch_percentage=50)
+    async with asyncio.timeout(40):
+        await dead.wait()
+    await player.reaches("paused")
+    await eventually(lambda: all(member.ready for member in player.members.values()), 10)
+    asked = dict(player.asked)
+    assert 2 <= len(asked) <= 6  # the canary, and one or more of a batch of five
+    for template in (OLD, NEW):
+        await victim.start()
+        await has_looked(player, template)
+        await victim.kill()
+        assert (player.record.phase, player.asked) == ("paused", asked)
+    await order(server, "resume")
+    await victim.start()
+    await player.reaches("synced", then=lambda record: record.number == 1)
+    await player.stop()
+    steps = [record.step for record in player.history]
+    assert steps[steps.index("paused") + 1] == "resumed"
+    assert len(player.on(NEW)) == 10
+    check_steps(player, 10, most_down=5)
+
+
+async def order(server: LocalServer, name: str) -> None:
+    """Give an order as people do."""
+    assert await asyncio.to_thread(main, ("rollout", name, POOL, "hypervisor", "--nats", server.url)) == 0
+
+
+async def has_looked(player: Player, template: Template) -> None:
+    """Wait until an updater has taken on another component of the pool: by then it has looked at what it found at its start."""
+    await player.want(template, component="client")
+    async with asyncio.timeout(20):
+        while True:
+            records, _ = await history.newest(player.bus, LEDGER, [subjects.ledger_rollout(POOL, "client")])
+            if [codec.decode_as(Rollout, record.payload).data.target for record in records] == [template]:
+                return
+            await asyncio.sleep(0.02)
 
 
 async def test_of_two_updaters_one_takes_each_step_and_the_other_goes_on_when_it_dies(
