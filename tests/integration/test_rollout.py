@@ -1,6 +1,7 @@
 """Rollouts in a real API server: agents of nodes, evictions under a disruption budget, and what the pool's status says."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
@@ -12,6 +13,7 @@ from bus import codec, history, subjects
 from bus.connection import Bus
 from bus.follower import Follower, Record
 from bus.kube.client import MERGE, resource_path
+from bus.kube.errors import KubeRefusedError
 from bus.streams import LEDGER, STATE
 from deploy.cli.main import main
 from deploy.local.processes import RoleProcess
@@ -245,6 +247,71 @@ async def test_an_eviction_waits_for_the_disruption_budget_says_so_and_goes_on(
         await cluster.client.call("DELETE", path)
     names = {one["metadata"]["name"] for one in await cluster.list("Pod", "default")}
     assert names == {"new-0", "new-1"}
+
+
+@pytest.mark.slow
+async def test_a_changed_image_comes_to_every_worker_once_and_a_changed_number_of_replicas_to_nobody(
+    cluster: Cluster, bus: Bus, start
+) -> None:
+    await cluster.apply(pool(vgpus("worker:1"), autoUpdateWorker=True))
+    await asyncio.gather(*(cluster.apply(workload(name, 2)) for name in ("a", "b")))
+    log = await Log(bus, "worker").start()
+    playing = asyncio.create_task(play_workers(cluster))
+    try:
+        await asyncio.gather(*map(start, ("updater", "actuator", "watcher", "workload")))
+        await log.ready(2)
+        old = await uids(cluster)
+        await cluster.apply(workload("b", 3))
+        await eventually(lambda: sorted(one.pods_ready for one in log.members.values()) == [2, 3], PATIENCE_S)
+        grown = await uids(cluster)
+        assert grown == old | {"b-tf-worker-2": grown["b-tf-worker-2"]}
+        assert (log.records[-1].phase, log.records[-1].number) == ("synced", 0)
+        await cluster.apply(pool(vgpus("worker:2"), autoUpdateWorker=True))
+        done = await log.reaches("synced", lambda record: record.number == 1)
+        assert (done.updated, done.total) == (2, 2)
+        await eventually(lambda: sorted(one.pods_ready for one in log.members.values()) == [2, 3], PATIENCE_S)
+        pods = await cluster.list("Pod", "default")
+        new = await uids(cluster)
+    finally:
+        playing.cancel()
+        await asyncio.gather(playing, return_exceptions=True)
+    assert new.keys() == grown.keys()
+    assert not set(new.values()) & set(grown.values())
+    assert {pod["spec"]["containers"][0]["image"] for pod in pods} == {"worker:2"}
+    assert [[one.name for one in record.batch] for record in log.records if record.step == "batch"] == [
+        ["default/a"], ["default/b"],
+    ]  # fmt: skip
+
+
+def vgpus(image: str) -> dict[str, Any]:
+    container = {"name": "vgpu", "resources": {"requests": {"cpu": "10m"}}}
+    template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 0}}
+    return {"worker": {"image": image, "podTemplate": {"template": template}}}
+
+
+def workload(name: str, replicas: int) -> dict[str, Any]:
+    amounts = {"requests": {"tflops": "10", "vram": "4Gi"}, "limits": {"tflops": "20", "vram": "4Gi"}}
+    return {
+        "apiVersion": "tensor-fusion.ai/v1",
+        "kind": "TensorFusionWorkload",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"replicas": replicas, "poolName": POOL, "resources": amounts},
+    }
+
+
+async def play_workers(cluster: Cluster) -> None:
+    """Have every worker come up, as its node would."""
+    while True:
+        for pod in await cluster.list("Pod", "default"):
+            if not pod["status"].get("containerStatuses"):
+                with contextlib.suppress(KubeRefusedError):  # it is gone meanwhile
+                    await say_status(cluster, pod)
+        await asyncio.sleep(0.05)
+
+
+async def uids(cluster: Cluster) -> dict[str, str]:
+    pods = await cluster.list("Pod", "default")
+    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
 
 
 async def create_client(cluster: Cluster, name: str, record: Rollout) -> str:
