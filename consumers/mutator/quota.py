@@ -27,7 +27,7 @@ def check(bounds: Bounds, request: GpuRequest) -> None:
     Raises:
         RequestError: One pod may not ask for so much, or all of the namespace's together may not hold so much.
     """
-    asked = stated(request)
+    asked = _least(request)
     for quota in bounds.quotas:
         name = f"quota {quota.name} of namespace {quota.namespace}"
         for word, amount, limit in singles(quota, request):
@@ -39,6 +39,24 @@ def check(bounds: Bounds, request: GpuRequest) -> None:
                 fix = "ask for less, or wait until pods of the namespace end" if held != Usage() else "ask for less"
                 problem = f"exceeds {limit} in all, of which {used} is used"
                 raise RequestError(name, f"{WORDS[exceeded]}={more}", problem, fix)
+
+
+def _least(request: GpuRequest) -> Usage:
+    """Return the least that the pod will hold. Containers hold together what they hold, and init containers went before them.
+
+    Source of the last: HAMi ``pkg/device/quota.go``, the larger of the containers' sum and the largest init container.
+    """
+    if not request.containers:
+        return stated(request)
+    vram, compute = (
+        max(
+            sum(getattr(one, name) * one.count for one in request.containers if not one.init),
+            *(getattr(one, name) * one.count for one in request.containers if one.init),
+            0,
+        )
+        for name in ("vram_bytes", "compute_milli")
+    )
+    return msgspec.structs.replace(stated(request), vram_bytes=vram, compute_milli=compute)
 
 
 def _counted(bounds: Bounds, request: GpuRequest) -> Iterable[Usage]:

@@ -125,7 +125,7 @@ def _percent(container: ContainerView, name: str, written: str) -> int:
 def _number(written: str, *, field: str, most: int, fix: str) -> int:
     number = text.exact(written, field=field)
     if written[-1:] not in _COUNTABLE or number.denominator != 1 or not 0 <= number <= most:
-        raise RequestError(field, written, f"is not a whole number from 0 to {most}", fix)
+        raise RequestError(field, written, f"must be an integer between 0 and {most}", fix)
     return int(number)
 
 
