@@ -99,6 +99,12 @@ def webhook_command(
     hami: Annotated[
         bool, typer.Option("--hami/--no-hami", help="Whether limits such as nvidia.com/gpu make a pod ours.")
     ] = True,
+    auto_migration: Annotated[
+        bool,
+        typer.Option(
+            "--auto-migration", help="Send native GPU limits of every vendor: autoMigration is in the mutator's file."
+        ),
+    ] = False,
     exclude: Annotated[
         list[str] | None, typer.Option("--exclude", metavar="NAMESPACE", help="Send no pods of this namespace; repeat.")
     ] = None,
@@ -113,7 +119,7 @@ def webhook_command(
     """
     import yaml
 
-    from producers.gateway.configuration import HAMI, Reach, webhook_configuration
+    from producers.gateway.configuration import HAMI, NATIVE, Reach, webhook_configuration
 
     if (service is None) == (url is None):
         raise InputError("say where the gateway is: --service NAMESPACE/NAME, or --url for one outside the cluster")
@@ -128,13 +134,14 @@ def webhook_command(
         if not _LABEL.fullmatch(text):
             raise InputError(f"{option} is {text!r}: use lower-case letters, digits and hyphens")
     excluded = tuple(sorted({"kube-system", *(exclude or ()), *(at[:1] if service is not None else ())}))
+    resources = tuple(dict.fromkeys((*(HAMI if hami else ()), *(NATIVE if auto_migration else ()))))
     try:
         found = webhook_configuration(
             name,
             ca_bundle=_authority(ca),
             service=(at[0], at[1]) if service is not None else None,
             url=url or "",
-            reach=Reach(resources=HAMI if hami else (), excluded_namespaces=excluded),
+            reach=Reach(resources=resources, excluded_namespaces=excluded),
             timeout_s=timeout,
         )
     except OSError as error:

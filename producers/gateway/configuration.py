@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from schemas.dialects import TensorFusionDefaults
 from schemas.dialects.tf_keys import ASKING, ENABLED
 
 NAME: Final = "mpod.gpubus.io"
@@ -18,6 +19,10 @@ PATH: Final = "/mutate-v1-pod"
 IGNORE: Final = "hami.io/webhook"
 HAMI: Final = ("nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores")
 """Resources that ask in HAMi's words; the first of them is the native device plugin's as well."""
+
+
+NATIVE: Final = tuple(name for name, _ in TensorFusionDefaults().native_resources)
+"""Resources of native device plugins: pods with them come to us where automatic migration may mean them."""
 
 
 class Reach(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,6 +22,24 @@ def test_the_configuration_names_the_service_and_leaves_its_namespace_out(tmp_pa
     assert "nvidia.com/gpu" not in hook["matchConditions"][0]["expression"]
 
 
+def test_pods_with_native_limits_are_sent_where_they_may_be_migrated(tmp_path, capsys):
+    trustme.CA().cert_pem.write_to_path(tmp_path / "ca.crt")
+    arguments = ["schema", "webhook", "--service", "sys/gateway", "--ca", str(tmp_path / "ca.crt")]
+    sent = {}
+    for options in ((), ("--no-hami",), ("--auto-migration",), ("--no-hami", "--auto-migration")):
+        assert main([*arguments, *options]) == 0
+        (hook,) = yaml.safe_load(capsys.readouterr().out)["webhooks"]
+        expression = hook["matchConditions"][0]["expression"]
+        names = ("nvidia.com/gpu", "nvidia.com/gpumem", "amd.com/gpu")
+        sent[options] = [name for name in names if f"'{name}'" in expression]
+    assert sent == {
+        (): ["nvidia.com/gpu", "nvidia.com/gpumem"],
+        ("--no-hami",): [],
+        ("--auto-migration",): ["nvidia.com/gpu", "nvidia.com/gpumem", "amd.com/gpu"],
+        ("--no-hami", "--auto-migration"): ["nvidia.com/gpu", "amd.com/gpu"],
+    }
+
+
 def test_what_cannot_be_rendered_is_said_in_one_line(tmp_path, capsys):
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.crt")
