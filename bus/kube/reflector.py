@@ -8,6 +8,7 @@ away, waits with jitter, and heeds ``Retry-After``.
 import asyncio
 import logging
 import random
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
@@ -117,17 +118,24 @@ class _ExpiredError(Exception):
     """The server has forgotten the version that we know."""
 
 
+async def _at_once() -> None:
+    await asyncio.sleep(0)
+
+
 class Reflector(Generic[T]):
-    """Keeps ``view`` up to date with ``resource``.
+    """Keeps ``view`` up to date with ``resource``. ``pace`` is awaited between the pages of a list: a view may need time.
 
     Attributes:
         loaded: Set once everything has been told for the first time.
     """
 
-    def __init__(self, client: Client, resource: Resource, view: View[T]) -> None:
+    def __init__(
+        self, client: Client, resource: Resource, view: View[T], *, pace: Callable[[], Awaitable[None]] = _at_once
+    ) -> None:
         self._client = client
         self._resource = resource
         self._view = view
+        self._pace = pace
         self._path = resource_path(resource.api, resource.plural, resource.namespace)
         self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(resource.struct)
         self._known: set[tuple[str, str]] = set()
@@ -190,7 +198,8 @@ class Reflector(Generic[T]):
             if not page.metadata.continue_:
                 break
             query["continue"] = page.metadata.continue_
-            await asyncio.sleep(0)
+            del page  # while the view takes it in there need not be two
+            await self._pace()
         gone, self._known = self._known - seen, seen
         for namespace, name in sorted(gone):
             self._view.gone(namespace, name, version)

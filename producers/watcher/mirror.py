@@ -56,6 +56,7 @@ class Mirror:
         self._on_other = on_other
         self._stored: dict[str, Stored] = {}
         self._last: dict[str, int] = {}
+        self._saying: dict[str, Wish] = {}
         self._follower = Follower(bus, STATE, FILTERS, self._on_record, recreated=self._forget)
 
     async def start(self) -> None:
@@ -90,6 +91,7 @@ class Mirror:
 
     async def _replace(self, wish: Wish) -> bool:
         headers = None if wish.payload else _TOMBSTONE
+        self._saying[wish.subject] = wish
         try:
             ack = await self._bus.publisher.publish(
                 wish.subject, wish.payload, expected=wish.expected, headers=headers, timeout=5.0
@@ -103,6 +105,8 @@ class Mirror:
         except (PublishUnconfirmedError, ApiError) as error:
             log.warning("%s", error)
             return False
+        finally:
+            self._saying.pop(wish.subject, None)
         self._note(wish.subject, ack.seq, wish.stored and msgspec.structs.replace(wish.stored, seq=ack.seq))
         return True
 
@@ -137,6 +141,10 @@ class Mirror:
     def _on_record(self, record: Record) -> None:
         if record.seq <= self._last.get(record.subject, 0) and not record.deleted:
             return  # ours, noted when it was confirmed
+        mine = self._saying.get(record.subject)
+        if mine is not None and mine.stored is not None and mine.payload == record.payload and not record.deleted:
+            self._note(record.subject, record.seq, msgspec.structs.replace(mine.stored, seq=record.seq))
+            return  # ours, heard before it was confirmed
         stored = None
         if not record.deleted:
             try:

@@ -30,6 +30,9 @@ log = logging.getLogger("gpubus.watcher")
 BATCH: Final = 512
 """Objects told together: enough to hide the round trip, few enough to keep the loop going."""
 
+BEHIND: Final = 8 * BATCH
+"""Objects that may wait to be told while a list is read: each is held whole until then."""
+
 RETRY_S: Final = 0.2
 FRESH_S: Final = 180.0
 """A view that has not been confirmed for so long is not fresh any more."""
@@ -67,7 +70,7 @@ class Watcher:
     """
 
     def __init__(self, bus: Bus, client: Client) -> None:
-        self._news, self._quiet = asyncio.Event(), asyncio.Event()
+        self._news, self._quiet, self._room = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.world = World(self._news.set)
         self._mirror = Mirror(bus, self.world.review)
         self._ledger = Follower(bus, LEDGER, ["gpubus.ledger.node.*"], self._on_ledger)
@@ -84,7 +87,7 @@ class Watcher:
             Reflector(client, Resource("policy/v1", "poddisruptionbudgets", PodDisruptionBudget), world.budgets),
         ]
         self._nodes: Reflector[KubeNode] = Reflector(client, Resource("v1", "nodes", KubeNode), world.nodes)
-        self._pods: Reflector[KubePod] = Reflector(client, Resource("v1", "pods", KubePod), world)
+        self._pods: Reflector[KubePod] = Reflector(client, Resource("v1", "pods", KubePod), world, pace=self._pace)
         self._told = self._commands = self._overtaken = 0
 
     def unready(self) -> str:
@@ -139,6 +142,13 @@ class Watcher:
         else:
             self.world.holders(node, frozenset(one.pod_uid for one in held))
 
+    async def _pace(self) -> None:
+        """Wait until what was read has been told, most of it."""
+        await asyncio.sleep(0)
+        while len(self.world.dirty) > BEHIND:
+            self._room.clear()
+            await self._room.wait()
+
     async def _tell(self) -> None:
         """Say everything that has changed, again and again."""
         dirty = self.world.dirty
@@ -149,6 +159,7 @@ class Watcher:
                 for one in batch:
                     del dirty[one]
                 await self._tell_batch(batch)
+                self._room.set()
             self._quiet.set()
             await self._news.wait()
             self._quiet.clear()
