@@ -5,8 +5,10 @@ import asyncio
 import pytest
 
 from bus.connection import Bus
-from tests.integration.cluster import Cluster, create_all, mixed, play_agents
+from schemas.quantity import format_milli
+from tests.integration.cluster import POOL, TFLOPS_MILLI, Cluster, create_all, mixed, play_agents
 from tests.integration.observe import agree, bound
+from tests.integration.test_status import shown
 
 pytestmark = pytest.mark.integration
 
@@ -21,10 +23,12 @@ async def test_two_thousand_pods_are_bound_and_give_back_what_they_held(
     await cluster.add_pool()
     await cluster.add_nodes(names)
     await play_agents(bus, names, gpus=5)
-    await asyncio.gather(*(start(role) for role in ("allocator", "watcher", "binder")))
+    await asyncio.gather(*(start(role) for role in ("allocator", "watcher", "binder", "status")))
 
     await create_all(cluster, mixed(slots))
     await agree(bus, cluster, placed=slots, timeout=90)
+    full = await shown(cluster, "GPUPool", POOL, lambda status: status["runningAppsCnt"] == slots)
+    assert (full["totalNodes"], full["totalGPUs"], full["availableTFlops"]) == (nodes, nodes * 5, "0")
 
     late = slots // 20
     await create_all(cluster, mixed(late, first=slots))
@@ -39,7 +43,9 @@ async def test_two_thousand_pods_are_bound_and_give_back_what_they_held(
 
     gone = bound(await cluster.list("Pod", "default"))[::2]
     await asyncio.gather(*(cluster.delete("Pod", pod["metadata"]["name"], "default") for pod in gone))
-    await agree(bus, cluster, placed=slots - len(gone) + late, timeout=60)
+    pods = await agree(bus, cluster, placed=slots - len(gone) + late, timeout=60)
+    left = await shown(cluster, "GPUPool", POOL, lambda status: status["runningAppsCnt"] == len(pods))
+    assert left["availableTFlops"] == format_milli((slots - len(pods)) * TFLOPS_MILLI // 2)
 
 
 def condition_of(pod: dict) -> dict | None:
