@@ -19,13 +19,20 @@ from deploy.local.server import LocalServer
 from deploy.replay.verify import Verifier
 from producers.gateway.configuration import HAMI
 from schemas.decision import Decision
-from tests.integration.cluster import Cluster, hami_pod, play_agents, tensorfusion_pod
+from tests.integration.cluster import Cluster, create_all, hami_pod, play_agents, tensorfusion_pod
 from tests.integration.observe import agree
 from tests.integration.plane import ControlPlane, find_assets, free_port
 
 pytestmark = pytest.mark.integration
 
 NAME = "gpubus-extender"
+
+
+class Extender:
+    """The processes that a test may kill."""
+
+    def __init__(self, gateway: RoleProcess, allocators: list[RoleProcess], binder: RoleProcess) -> None:
+        self.gateway, self.allocators, self.binder = gateway, allocators, binder
 
 
 @pytest.fixture
@@ -35,7 +42,7 @@ async def extender(
     server: LocalServer,
     start: Callable[[str], Awaitable[RoleProcess]],
     tmp_path: Path,
-) -> AsyncIterator[None]:
+) -> AsyncIterator[Extender]:
     """A watcher, two allocators, a binder, a gateway, and a kube-scheduler that asks the gateway."""
     if find_assets("kube-scheduler") is None:
         pytest.skip("no kube-scheduler: run `make test-assets`")
@@ -47,7 +54,8 @@ async def extender(
     port = free_port()
     certificate = ["--certificate", str(tmp_path / "tls.crt"), "--key", str(tmp_path / "tls.key")]
     gateway = RoleProcess("gateway", [server.url], "--listen", f"127.0.0.1:{port}", *certificate)
-    await asyncio.gather(gateway.start(), *map(start, ("watcher", "allocator", "allocator", "binder")))
+    roles = ("allocator", "allocator", "binder", "watcher")
+    _, *allocators, binder, _ = await asyncio.gather(gateway.start(), *map(start, roles))
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     options = ["--url", f"https://127.0.0.1:{port}", "--ca", tmp_path / "ca.pem", "--kubeconfig", plane.kubeconfig]
     command = [sys.executable, "-m", "deploy.cli.main", "schema", "scheduler", "--name", NAME, *options]
@@ -55,7 +63,7 @@ async def extender(
     (tmp_path / "scheduler.yaml").write_bytes((await shown.communicate())[0])
     plane.start_scheduler(tmp_path / "scheduler.yaml")
     try:
-        yield
+        yield Extender(gateway, allocators, binder)
     finally:
         plane.stop("kube-scheduler")
         await gateway.kill()
@@ -135,4 +143,30 @@ async def test_pods_that_stay_apart_get_gpus_and_the_last_place_is_given_once(bu
     verdict = await Verifier(bus).run()
     assert (verdict.different, verdict.unexplained, verdict.violations, verdict.notes) == (0, 0, [], [])
     assert verdict.reproduced == verdict.decisions
+    assert (await audit(bus)).violations == []
+
+
+@pytest.mark.slow
+async def test_nothing_is_lost_or_given_twice_when_allocator_binder_and_gateway_are_killed(
+    bus: Bus, cluster: Cluster, extender: Extender
+) -> None:
+    names = [f"node-{number}" for number in range(8)]
+    await cluster.add_nodes(names)
+    await play_agents(bus, names, gpus=2)
+    pods = [placed_by_it(tensorfusion_pod(f"half-{number:02}", tflops="156", vram="40Gi")) for number in range(40)]
+    await create_all(cluster, pods[:10])
+    await extender.allocators[0].kill()
+    await create_all(cluster, pods[10:20])
+    await extender.binder.kill()
+    await create_all(cluster, pods[20:30])
+    await extender.gateway.kill()
+    await create_all(cluster, pods[30:])
+    await extender.binder.start()
+    await extender.gateway.start()
+    placed = await agree(bus, cluster, placed=32, timeout=90)
+    for pod in placed[:6]:
+        await cluster.delete("Pod", pod["metadata"]["name"], "default")
+    await agree(bus, cluster, placed=32, timeout=60)
+    verdict = await Verifier(bus).run()
+    assert (verdict.different, verdict.unexplained, verdict.violations) == (0, 0, [])
     assert (await audit(bus)).violations == []
