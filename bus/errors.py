@@ -76,3 +76,11 @@ class CallError(BusError):
         super().__init__(f"call to {service} failed: {reason}")
         self.service = service
         self.reason = reason
+
+
+class NoResponderError(CallError):
+    """Nobody answers to the service: no process of that role runs."""
+
+
+class CallTimeoutError(CallError):
+    """No answer came in time."""

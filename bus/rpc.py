@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from secrets import token_hex
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -12,7 +13,7 @@ import nats.errors
 from nats.aio.msg import Msg
 
 from bus.connection import Bus
-from bus.errors import CallError
+from bus.errors import CallError, CallTimeoutError, NoResponderError
 from bus.subjects import rpc
 
 log = logging.getLogger("gpubus.bus")
@@ -22,6 +23,14 @@ Response = TypeVar("Response")
 
 _ERROR_HEADER: Final = "Gpubus-Error"
 _NOBODY: Final = "503"
+_PARTS_HEADER: Final = "Gpubus-Parts"
+"""How many messages an answer comes in, on each of them. One connection's messages arrive in order."""
+
+PART: Final = 512 << 10
+"""Bytes of an answer in one message: half of what a NATS server takes by default."""
+
+LARGEST: Final = 64 << 20
+"""Bytes of an answer altogether: what a caller must be ready to hold."""
 
 LATER: Final = object()
 """What ``at_once`` of a :class:`Service` returns for a request that takes waiting."""
@@ -36,12 +45,12 @@ class ServiceStatistics(msgspec.Struct, frozen=True):
 
 
 class Service:
-    """One responder of the service ``name``.
+    """One responder of the service ``name``. Answers above :data:`PART` bytes go to callers of :func:`gather` only.
 
     Args:
         bus: The connection.
         name: Service name; the subject is ``gpubus.rpc.<name>``.
-        request_type: What requests decode to.
+        request_type: What requests decode to: a type or a union.
         handler: Gives the answer. What it raises reaches the caller as an error with the exception's text.
         at_once: Gives the answer of a request for which nothing has to be waited for, and :data:`LATER` for one that is the
             handler's. It spares those a task each, which is a tenth of the time of a short one.
@@ -52,7 +61,7 @@ class Service:
         self,
         bus: Bus,
         name: str,
-        request_type: type[Any],
+        request_type: Any,
         handler: Callable[[Any], Awaitable[object]],
         *,
         at_once: Callable[[Any], object] | None = None,
@@ -111,7 +120,7 @@ class Service:
         body, error = b"", answer if isinstance(answer, Exception) else None
         if error is None:
             try:
-                body = msgspec.json.encode(answer)
+                body = _encoded(answer)
             except (TypeError, ValueError) as unspeakable:
                 error = unspeakable
         headers = None
@@ -121,8 +130,12 @@ class Service:
             self._failed += 1
             headers = {_ERROR_HEADER: f"{type(error).__name__}: {error}".replace("\n", " ")}
             log.info("%s failed", self._subject, exc_info=error)
+        parts = [body[start : start + PART] for start in range(0, len(body), PART)] or [b""]
+        if len(parts) > 1:
+            headers = {_PARTS_HEADER: str(len(parts))}
         with contextlib.suppress(nats.errors.Error, OSError):
-            await self._bus.client.publish(reply, body, headers=headers)
+            for part in parts:
+                await self._bus.client.publish(reply, part, headers=headers)
 
     def statistics(self) -> ServiceStatistics:
         """Return the counters of this responder."""
@@ -185,7 +198,9 @@ async def call(
     """Ask any responder of ``name`` and decode its answer.
 
     Raises:
-        CallError: Nobody answers, no answer came in time, the handler failed, or its answer has another shape.
+        NoResponderError: Nobody answers.
+        CallTimeoutError: No answer came in time.
+        CallError: The handler failed, or its answer has another shape.
     """
     caller = _callers.get(bus)
     if caller is None:
@@ -193,12 +208,63 @@ async def call(
     try:
         reply = await caller.ask(rpc(name), msgspec.json.encode(request), timeout)
     except (nats.errors.Error, OSError):  # a timeout is one of the latter
-        raise CallError(name, f"no answer within {timeout:g} s") from None
-    if not reply.data and (reply.headers or {}).get("Status") == _NOBODY:
-        raise CallError(name, "nobody answers; is that role running?")
-    if (failure := (reply.headers or {}).get(_ERROR_HEADER)) is not None:
+        raise _late(name, timeout) from None
+    headers = reply.headers or {}
+    if not reply.data and headers.get("Status") == _NOBODY:
+        raise _nobody(name)
+    if _PARTS_HEADER in headers:
+        raise CallError(name, "the answer comes in parts: gather it")
+    return _decoded(name, headers, reply.data, response_type)
+
+
+async def gather(
+    bus: Bus, name: str, request: object, response_type: type[Response], *, timeout: float = 2.0
+) -> Response:
+    """Ask as :func:`call` does, for an answer that may be larger than one message.
+
+    Raises:
+        CallError: As for :func:`call`.
+    """
+    inbox = f"{bus.inbox}.parts.{token_hex(8)}"
+    subscription = await bus.client.subscribe(inbox)
+    parts: list[bytes] = []
+    headers: dict[str, str] = {}
+    try:
+        async with asyncio.timeout(timeout):
+            await bus.client.publish(rpc(name), msgspec.json.encode(request), reply=inbox)
+            while len(parts) < int(headers.get(_PARTS_HEADER, "1")):
+                message = await subscription.next_msg(None)
+                headers = message.headers or {}
+                if not message.data and headers.get("Status") == _NOBODY:
+                    raise _nobody(name)
+                parts.append(message.data)
+    except (nats.errors.Error, OSError):
+        raise _late(name, timeout) from None
+    finally:
+        with contextlib.suppress(nats.errors.Error, OSError):
+            await subscription.unsubscribe()
+    return _decoded(name, headers, b"".join(parts), response_type)
+
+
+def _encoded(answer: object) -> bytes:
+    body = msgspec.json.encode(answer)
+    if len(body) > LARGEST:
+        raise ValueError(f"the answer is {len(body)} bytes, above {LARGEST}: ask for less")
+    return body
+
+
+def _nobody(name: str) -> CallError:
+    return NoResponderError(name, "nobody answers; is that role running?")
+
+
+def _late(name: str, timeout: float) -> CallError:
+    return CallTimeoutError(name, f"no answer within {timeout:g} s")
+
+
+def _decoded(name: str, headers: dict[str, str], body: bytes, response_type: type[Response]) -> Response:
+    if (failure := headers.get(_ERROR_HEADER)) is not None:
         raise CallError(name, failure)
     try:
-        return msgspec.json.decode(reply.data, type=response_type)
+        return msgspec.json.decode(body, type=response_type)
     except msgspec.DecodeError as error:
         raise CallError(name, f"unexpected answer: {error}") from None

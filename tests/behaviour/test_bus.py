@@ -11,7 +11,7 @@ from bus.connection import Bus
 from bus.consumer import PullConsumer
 from bus.deadletter import get_letter, retry_letter
 from bus.delivery import ConsumerSpec
-from bus.errors import BusError, BusUnreachableError, CallError, ConflictError, UndecodableError
+from bus.errors import BusError, BusUnreachableError, CallError, ConflictError, NoResponderError, UndecodableError
 from bus.follower import Follower, Record
 from bus.streams import ensure_streams, require_streams, stream_info
 from bus.worker import Dead, Done, Retry, Worker
@@ -313,6 +313,24 @@ async def test_what_needs_no_waiting_is_answered_at_once(bus):
     with pytest.raises(CallError, match="ValueError: too much"):
         await rpc.call(bus, "double", Ask(6), Ask)
     assert (service.statistics().answered, service.statistics().failed) == (5, 1)
+    await service.stop()
+
+
+async def test_answers_in_parts_are_gathered_and_errors_come_through(bus):
+    async def repeat(times: int) -> str:
+        return "ab" * times
+
+    service = rpc.Service(bus, "repeat", int, repeat)
+    await service.start()
+    sizes = (0, 1, rpc.PART // 2, rpc.PART, 3 * rpc.PART)
+    answers = await asyncio.gather(*(rpc.gather(bus, "repeat", size, str, timeout=10) for size in sizes))
+    assert answers == ["ab" * size for size in sizes]
+    with pytest.raises(CallError, match="gather it"):
+        await rpc.call(bus, "repeat", rpc.PART, str)
+    with pytest.raises(CallError, match="ask for less"):
+        await rpc.gather(bus, "repeat", rpc.LARGEST, str, timeout=30)
+    with pytest.raises(NoResponderError):
+        await rpc.gather(bus, "nobody", 1, str)
     await service.stop()
 
 
