@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from consumers.allocator.engine import Policy, Price, Snapshot, Workload, decide, fit, fits_on
 from consumers.allocator.engine.partitions import Portion, find_place
+from consumers.allocator.engine.rules import FITS, STAGE_CODES
+from consumers.allocator.engine.tracing import trace
 from schemas.cluster import GpuDevice, GpuInventory, Node, Oversubscription, PodKind, Pool
 from schemas.decision import GpuGrant
 from schemas.hardware import GpuLink, Partition, PartitionTemplate
@@ -1018,6 +1020,31 @@ def compare_through(start: list[Event], steps: list[Event | bool], asked: list[t
             name for name, node in world.nodes.items() if node.pool == request.pool and request.pool in world.pools
         ]
         assert fitting == {name for name in members if not run_filters(world, name, request, policy)[0]}
+
+
+@settings(relaxed, max_examples=60)
+@given(told=starts(), more=st.lists(events(), max_size=12), request=requests(), policy=policies())
+def test_the_fate_of_every_candidate_adds_up_to_the_reports(
+    told: list[Event], more: list[Event], request: GpuRequest, policy: Policy
+) -> None:
+    snapshot = Snapshot()
+    tell(snapshot, [*told, *more])
+    found = decide(snapshot, request, policy)
+    if not found.filters:
+        return
+    nodes: dict[str, list[str]] = {}
+    gpus: dict[str, int] = {}
+    for fate in trace(snapshot, request, policy):
+        if fate.stage != FITS:
+            nodes.setdefault(STAGE_CODES[fate.stage], []).append(fate.node)
+        for stage in fate.gpus.values():
+            if stage != FITS:
+                gpus[STAGE_CODES[stage]] = gpus.get(STAGE_CODES[stage], 0) + 1
+    told_of = {report.reason: (report.nodes, report.gpus, report.examples) for report in found.filters}
+    traced = {
+        code: (len(nodes.get(code, ())), gpus.get(code, 0), tuple(nodes.get(code, ())[:3])) for code in {*nodes, *gpus}
+    }
+    assert traced == told_of
 
 
 @settings(relaxed, max_examples=60)
