@@ -7,6 +7,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from schemas.pod import GpuRequest
+
 REVIEW_VERSION: Final = "admission.k8s.io/v1"
 
 
@@ -49,6 +51,23 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     patch: tuple[PatchOperation, ...] = ()
     message: str = ""
     code: int = 0
+    warnings: tuple[str, ...] = ()
+
+
+class Understood(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Answer of a mutator to who asks what a pod would ask for, were it created.
+
+    Attributes:
+        request: What it asks for with everything that operators have set; None when it asks for no GPU or is refused.
+        refusal: Why it would not be admitted, for the user; ``field``, ``value`` and ``fix`` are its parts.
+        warnings: What the user should know.
+    """
+
+    request: GpuRequest | None = None
+    refusal: str = ""
+    field: str = ""
+    value: str = ""
+    fix: str = ""
     warnings: tuple[str, ...] = ()
 
 

@@ -208,6 +208,11 @@ class Cluster:
         """Whether something has changed that may help a waiting pod."""
         return bool(self._grown or self._recheck or self.quotas.freed or self.gangs.formed or self._complete)
 
+    def forget_growth(self) -> None:
+        """Forget what has grown, for who looks and wakes nobody."""
+        for grown in (self._grown, self._recheck, self._complete, self._freed_at, self.quotas.freed, self.gangs.formed):
+            grown.clear()
+
     def sweep(self) -> None:
         """Look at every waiting pod again, whatever happened: catches what events missed."""
         self.waiting.forget_wakes()

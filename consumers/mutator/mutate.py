@@ -208,16 +208,20 @@ def _overridden(container: str, name: str) -> str:
 
 def _scheduler(spec: dict[str, Any], options: Options, ours: str) -> str:
     """Return who is to place the pod: a kube-scheduler that asks us, where there is one and only it can promise all."""
+    return options.extender_scheduler if options.extender_scheduler and needs_kube_scheduler(spec) else ours
+
+
+def needs_kube_scheduler(spec: dict[str, Any]) -> bool:
+    """Whether a pod's ``spec`` asks for what only kube-scheduler can promise, or may: a volume claim may be bound already."""
     affinity = spec.get("affinity") or {}
     volumes = spec.get("volumes") or ()
-    elsewhere = (
+    return bool(
         affinity.get("podAffinity")
         or affinity.get("podAntiAffinity")
         or spec.get("topologySpreadConstraints")
         or spec.get("resourceClaims")
         or any("persistentVolumeClaim" in volume or "ephemeral" in volume for volume in volumes)
     )
-    return options.extender_scheduler if elsewhere and options.extender_scheduler else ours
 
 
 def _exclusive(view: PodSpecView, request: GpuRequest, config: HamiConfig) -> dict[str, dict[str, str]]:

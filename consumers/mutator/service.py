@@ -10,8 +10,8 @@ import msgspec
 from bus.connection import Bus
 from bus.rpc import LATER, Service
 from consumers.mutator.counters import Counters
-from consumers.mutator.mutate import Context, Mutation, mutate
-from schemas.admission import Admit, Admitted
+from consumers.mutator.mutate import Context, Mutation, mutate, needs_kube_scheduler
+from schemas.admission import Admit, Admitted, Understood
 from schemas.dialects import RequestError
 
 log = logging.getLogger("gpubus.mutator")
@@ -42,6 +42,7 @@ class Mutator:
         self._services = (
             Service(bus, "mutate", Admit, self._admit, at_once=self._admit_at_once, concurrency=128),
             Service(bus, "mutate.ready", type(None), self._ready),
+            Service(bus, "mutate.understand", Admit, self._understand, concurrency=4),
         )
         self.statistics = MutatorStatistics()
 
@@ -59,6 +60,17 @@ class Mutator:
 
     async def _ready(self, _: None) -> bool:
         return True
+
+    async def _understand(self, request: Admit) -> Understood:
+        """Say what the pod would ask for. Nothing comes of it, and no slot is looked at."""
+        try:
+            mutation = mutate(bytes(request.pod), request.namespace, request.uid, self._context())
+        except RequestError as error:
+            return Understood(refusal=str(error), field=error.field, value=error.value, fix=error.fix)
+        warnings = mutation.warnings
+        if needs_kube_scheduler(msgspec.json.decode(request.pod)["spec"]):
+            warnings += ("affinity to other pods, topology spread, resource and volume claims are not looked at here",)
+        return Understood(request=mutation.request, warnings=warnings)
 
     def _admit_at_once(self, request: Admit) -> object:
         """Admit what takes no slot: all that is needed for it is here."""

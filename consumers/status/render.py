@@ -12,10 +12,10 @@ import msgspec
 from consumers.status.fold import Fold
 from schemas.cluster import GpuDevice, Node, Pool
 from schemas.kube.annotations import gpu_name
-from schemas.kube.base import Amounts, Condition
-from schemas.kube.nodes import GPUNodeStatus, GPUStatus, NodeInfo, PodGpuInfo, RunningApp
+from schemas.kube.base import Condition
+from schemas.kube.gpu_status import pod_info, status_of
+from schemas.kube.nodes import GPUNodeStatus, GPUStatus, NodeInfo
 from schemas.kube.pools import GPUPoolStatus, Phase, TensorFusionClusterStatus
-from schemas.ledger import Allocation
 from schemas.quantity import format_bytes, format_milli, parse
 
 RUNNING = "Running"
@@ -51,28 +51,7 @@ class Sums(NamedTuple):
 
 def gpu_status(fold: Fold, node: Node, gpu: GpuDevice) -> GPUStatus:
     """Return the status of one GPU."""
-    holders = fold.on_gpu(node.name, gpu.uuid)
-    grants = [grant for one in holders for grant in one.gpus if grant.uuid == gpu.uuid]
-    tflops = gpu.tflops_milli - sum(grant.tflops_milli for grant in grants)
-    vram = gpu.vram_bytes - sum(grant.vram_bytes for grant in grants)
-    runs = gpu.healthy and node.ready
-    return GPUStatus(
-        phase="Running" if runs else "Unknown",
-        vendor=gpu.vendor,
-        model=gpu.model,
-        gpu_model=gpu.model,
-        capacity=Amounts(tflops=format_milli(gpu.tflops_milli), vram=format_bytes(gpu.vram_bytes)),
-        available=Amounts(tflops=format_milli(max(tflops, 0)), vram=format_bytes(max(vram, 0))),
-        uuid=gpu.uuid,
-        index=gpu.index,
-        numa_node=gpu.numa_node,
-        node_selector={"kubernetes.io/hostname": node.name},
-        used_by=gpu.used_by or "tensor-fusion",
-        message="" if runs else "the node is not ready" if gpu.healthy else "the GPU is unhealthy",
-        running_apps=tuple(
-            RunningApp(name=one.name, namespace=one.namespace, count=1, pods=(_pod(one, gpu.uuid),)) for one in holders
-        ),
-    )
+    return status_of(node, gpu, fold.on_gpu(node.name, gpu.uuid))
 
 
 def node_status(fold: Fold, node: Node) -> GPUNodeStatus:
@@ -91,7 +70,7 @@ def node_status(fold: Fold, node: Node) -> GPUNodeStatus:
         managed_gpu_device_ids=tuple(gpu.uuid for gpu in gpus if not gpu.used_by),
         total_gpu_pods=sum(bool(one.gpus) for one in held),
         allocated_pods={
-            gpu_name(uuid): tuple(_pod(one, uuid) for one in holders) for uuid, holders in taken.items() if holders
+            gpu_name(uuid): tuple(pod_info(one, uuid) for one in holders) for uuid, holders in taken.items() if holders
         },
     )
 
@@ -190,12 +169,6 @@ def _conditions(ready: bool, message: str, before: Iterable[Condition], now: str
             last_transition_time=same.last_transition_time if same is not None else now,
         ),
     )
-
-
-def _pod(one: Allocation, uuid: str) -> PodGpuInfo:
-    grant = next(gpu for gpu in one.gpus if gpu.uuid == uuid)
-    requests = Amounts(tflops=format_milli(grant.tflops_milli), vram=format_bytes(grant.vram_bytes))
-    return PodGpuInfo(name=one.name, namespace=one.namespace, uid=one.pod_uid, requests=requests, qos=one.qos)
 
 
 def _percent(part: int, whole: int) -> str:

@@ -25,6 +25,10 @@ def gateway(
         typer.Option("--certificate", metavar="FILE", help="PEM certificate chain; read anew when it changes."),
     ] = None,
     key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Its private key.")] = None,
+    rest: Annotated[
+        str | None,
+        typer.Option("--rest", metavar="HOST:PORT", help="Answer /api/ here too, in plain HTTP; a loopback address."),
+    ] = None,
     name: NameOption = None,
     replicas: ReplicasOption = 1,
     metrics: MetricsPortOption = -1,
@@ -34,24 +38,29 @@ def gateway(
 
     Without a certificate it speaks plain HTTP, for a proxy in front that has one; the API server takes HTTPS only.
 
+    With --rest it also answers POST /api/simulate-schedule and GET /api/allocation, which inspectors know the answers to.
+    Nobody is asked who they are there, so only a loopback address will do: reach it by kubectl port-forward.
+
     \b
     Example: gpubus run gateway --certificate /tls/tls.crt --key /tls/tls.key
     """
     from deploy.local.roles import unique_name
 
     check_replicas(replicas)
-    host, port = _address(listen)
+    host, port = _address(listen, "--listen", "0.0.0.0:9443")
+    inside = _inside(rest) if rest is not None else None
     pair = _certificate(certificate, key)
 
     async def play(bus: Any, name: str, stop: Any, ready: Any) -> None:
         from deploy.local.exposition import exposed
         from producers.gateway.service import GatewayService
+        from producers.gateway.sockets import ListenError
 
         del name  # it holds nothing of its own
         try:
-            service = GatewayService(bus, pair, host=host, port=port)
-        except OSError as error:
-            raise InputError(f"--listen {listen} cannot be listened on: {error.strerror}") from None
+            service = GatewayService(bus, pair, host=host, port=port, rest=inside)
+        except ListenError as error:
+            raise InputError(str(error)) from None
         with exposed("gateway", service.statistics):
             await service.run(stop, ready=ready)
 
@@ -101,11 +110,20 @@ def mutator(
     run(process)
 
 
-def _address(listen: str) -> tuple[str, int]:
-    host, colon, port = listen.rpartition(":")
+def _address(written: str, option: str, such_as: str) -> tuple[str, int]:
+    host, colon, port = written.rpartition(":")
     if not colon or not (port.isascii() and port.isdecimal() and int(port) <= 65_535):  # noqa: PLR2004
-        raise InputError(f"--listen is {listen!r}: write HOST:PORT, such as 0.0.0.0:9443")
-    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104
+        raise InputError(f"{option} is {written!r}: write HOST:PORT, such as {such_as}")
+    return host.strip("[]") or such_as.rpartition(":")[0], int(port)
+
+
+def _inside(rest: str) -> tuple[str, int]:
+    from producers.gateway.sockets import ListenError, loopback
+
+    try:
+        return loopback(*_address(rest, "--rest", "127.0.0.1:8080"))
+    except ListenError as error:
+        raise InputError(str(error)) from None
 
 
 def _certificate(certificate: Path | None, key: Path | None) -> "Certificate | None":

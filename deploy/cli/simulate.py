@@ -73,10 +73,11 @@ def _read(file: Path) -> "KubePod":
     import yaml
 
     from schemas.kube.core import KubePod
+    from schemas.kube.manifest import with_quantities
 
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()
-        manifest = _with_quantities(yaml.safe_load(text))
+        manifest = with_quantities(yaml.safe_load(text))
         _check(file, manifest)
         return msgspec.convert(manifest, KubePod)
     except (OSError, UnicodeDecodeError) as error:
@@ -100,17 +101,6 @@ def _check(file: Path, manifest: Any) -> None:
         for key, value in written.items() if isinstance(written, dict) else ():
             if not isinstance(value, str):
                 raise InputError(f"--file {file}: {part[:-1]} {key} is {value!r}: write it in quotes")
-
-
-def _with_quantities(value: Any, *, inside: bool = False) -> Any:
-    """Return a manifest with resource amounts as text: Kubernetes takes numbers there too."""
-    if isinstance(value, dict):
-        return {
-            key: _with_quantities(entry, inside=inside or key in ("limits", "requests")) for key, entry in value.items()
-        }
-    if isinstance(value, list):
-        return [_with_quantities(entry, inside=inside) for entry in value]
-    return str(value) if inside and isinstance(value, int | float) else value
 
 
 async def _load(at: str | None, seq: int | None, nats: list[str] | None, store: Path | None) -> "World":

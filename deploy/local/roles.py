@@ -23,6 +23,16 @@ async def allocator(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Eve
         await role.run(stop, ready=ready)
 
 
+async def inspector(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
+    """Answer questions about what is allocated and what would fit."""
+    from consumers.allocator.inspector.service import Inspector
+
+    del name  # it holds and says nothing of its own
+    role = Inspector(bus)
+    with exposed("inspector", role.statistics):
+        await role.run(stop, ready=ready)
+
+
 async def updater(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
     """Bring changed components of pools to what runs, batch by batch."""
     from consumers.updater.service import Updater
@@ -139,6 +149,9 @@ async def reconciler(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Ev
 
 ROLES: Final[dict[str, Role]] = {"allocator": allocator, "updater": updater}
 """Roles that need a bus only."""
+
+ASKED_ROLES: Final[dict[str, Role]] = {"inspector": inspector}
+"""Roles that need a bus only, and do nothing but answer: there is no use for them where nobody asks."""
 
 METRICS_ROLES: Final[dict[str, Role]] = {"recorder": recorder, "alerter": alerter, "notifier": notifier}
 """Roles that need a metrics store or an Alertmanager too; :mod:`deploy.local.monitoring` says how they are named."""

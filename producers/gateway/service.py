@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Iterator
 from typing import Final
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from bus import rpc
 from bus.connection import Bus
@@ -15,9 +17,13 @@ from bus.tasks import end
 from producers.gateway.allocators import BusAllocators
 from producers.gateway.app import Gateway, GatewayStatistics
 from producers.gateway.extender import Extender, ExtenderStatistics
+from producers.gateway.rest import Rest
+from producers.gateway.sockets import listen, loopback
 from producers.gateway.tls import Certificate
 from schemas.admission import Admit, Admitted
+from schemas.inspection import Answer, Dump, Simulate
 
+INSPECT_TIMEOUT_S: Final = 10.0
 READY_TIMEOUT_S: Final = 1.0
 RETRY_PAUSE_S: Final = 0.1
 DRAIN_S: Final = 5
@@ -53,36 +59,25 @@ class BusMutators:
             return False
 
 
+class BusInspectors:
+    """The inspectors of the queue group on the bus."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    async def ask(self, query: Simulate | Dump) -> Answer:
+        """Ask.
+
+        Raises:
+            CallError: Nobody could say.
+        """
+        return await rpc.gather(self._bus, "inspect", query, Answer, timeout=INSPECT_TIMEOUT_S)
+
+
 class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Signals are for the process that runs the role."""
-        yield
-
-
-class GatewayService:
-    """One gateway process; any number of them stand behind one Service.
-
-    Args:
-        bus: The connection.
-        certificate: What HTTPS is served with; without it plain HTTP is, for a proxy or a test in front.
-        host: Address to listen on.
-        port: Port to listen on; 0 takes a free one, see :attr:`port`.
-    """
-
-    def __init__(self, bus: Bus, certificate: Certificate | None, *, host: str = "0.0.0.0", port: int = 9443) -> None:  # noqa: S104
-        self._allocators = BusAllocators(bus)
-        self._extender = Extender(self._allocators)
-        self._gateway = Gateway(BusMutators(bus), routes=self._extender.routes)
-        self._certificate = certificate
-        self._socket = socket.create_server((host, port), backlog=1024)
-        self.port: int = self._socket.getsockname()[1]
-
-    async def run(self, stop: asyncio.Event, *, ready: asyncio.Event | None = None) -> None:
-        """Serve until ``stop`` is set; answer what is in flight before returning."""
-        await self._allocators.start()
+    def __init__(self, app: ASGIApp, socket: socket.socket, context: ssl.SSLContext | None = None) -> None:
         config = uvicorn.Config(
-            self._gateway.app,
+            app,
             interface="asgi3",  # a bound method would be taken for the older one
             loop="none",
             lifespan="off",
@@ -93,22 +88,79 @@ class GatewayService:
             timeout_graceful_shutdown=DRAIN_S,
         )
         config.load()
-        tasks: list[asyncio.Task[None]] = []
-        if self._certificate is not None:
-            config.ssl = self._certificate.context
-            tasks.append(asyncio.create_task(self._certificate.follow(), name="certificate"))
-        server = _Server(config)
-        serving = asyncio.create_task(server.serve(sockets=[self._socket]), name="gateway")
-        while not server.started and not serving.done():  # noqa: ASYNC110  it tells nobody
+        if context is not None:
+            config.ssl = context
+        super().__init__(config)
+        self._socket = socket
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are for the process that runs the role."""
+        yield
+
+    async def begin(self) -> asyncio.Task[None]:
+        """Return the serving, when it has begun or failed to."""
+        serving = asyncio.create_task(self.serve(sockets=[self._socket]), name="gateway")
+        while not self.started and not serving.done():  # noqa: ASYNC110  it tells nobody
             await asyncio.sleep(0.01)
+        return serving
+
+
+class GatewayService:
+    """One gateway process; any number of them stand behind one Service.
+
+    Args:
+        bus: The connection.
+        certificate: What HTTPS is served with; without it plain HTTP is, for a proxy or a test in front.
+        host: Address to listen on.
+        port: Port to listen on; 0 takes a free one, see :attr:`port`.
+        rest: Host and port to answer the REST interface at in plain HTTP; port 0 takes a free one, see :attr:`rest_port`.
+
+    Raises:
+        ListenError: It cannot be listened there, or anyone could reach the REST interface there.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        certificate: Certificate | None,
+        *,
+        host: str = "0.0.0.0",  # noqa: S104
+        port: int = 9443,
+        rest: tuple[str, int] | None = None,
+    ) -> None:
+        self._allocators = BusAllocators(bus)
+        self._extender = Extender(self._allocators)
+        self._gateway = Gateway(BusMutators(bus), routes=self._extender.routes)
+        self._rest = Rest(BusInspectors(bus))
+        self._certificate = certificate
+        inside = loopback(*rest) if rest is not None else None
+        self._socket = listen(host, port)
+        self._inside = listen(*inside) if inside is not None else None
+        self.port: int = self._socket.getsockname()[1]
+        self.rest_port: int = self._inside.getsockname()[1] if self._inside is not None else -1
+
+    async def run(self, stop: asyncio.Event, *, ready: asyncio.Event | None = None) -> None:
+        """Serve until ``stop`` is set; answer what is in flight before returning."""
+        await self._allocators.start()
+        certificate, following = self._certificate, None
+        if certificate is not None:
+            following = asyncio.create_task(certificate.follow(), name="certificate")
+        servers = [_Server(self._gateway.app, self._socket, certificate.context if certificate is not None else None)]
+        if self._inside is not None:
+            servers.append(_Server(self._rest.app, self._inside))
+        serving = [await server.begin() for server in servers]
         if ready is not None:
             ready.set()
         stopped = asyncio.create_task(stop.wait())
-        await asyncio.wait([stopped, serving], return_when=asyncio.FIRST_COMPLETED)
-        server.should_exit = True
-        await serving
-        await self._allocators.stop()
-        await end(stopped, *tasks)
+        await asyncio.wait([stopped, *serving], return_when=asyncio.FIRST_COMPLETED)
+        for server in servers:
+            server.should_exit = True
+        try:
+            await asyncio.gather(*serving)
+        finally:
+            await self._allocators.stop()
+            await end(stopped, *([following] if following is not None else []))
 
     def statistics(self) -> GatewayStatistics:
         """Return the counters of this gateway."""

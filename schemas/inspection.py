@@ -1,0 +1,58 @@
+"""What is asked of an inspector over request/reply, and the frame of its answers."""
+
+from typing import Annotated
+
+import msgspec
+
+from schemas.units import Amount
+
+Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z", max_length=253)]
+"""A Kubernetes name."""
+
+
+class _Query(msgspec.Struct, frozen=True, kw_only=True, tag_field="ask"):
+    pass
+
+
+class Simulate(_Query, frozen=True, tag="simulate"):
+    """Would this pod fit? Answered in the words of TensorFusion's ``/api/simulate-schedule``.
+
+    Attributes:
+        pod: The pod in JSON, as the API server would send it to admission.
+        namespace: Where it would be created.
+        name: Its name, for the decision; admission may find it without one.
+    """
+
+    pod: msgspec.Raw
+    namespace: Name
+    name: Name
+
+
+class Dump(_Query, frozen=True, tag="allocation"):
+    """Everything that is allocated, in the words of TensorFusion's ``/api/allocation``."""
+
+
+Query = Simulate | Dump
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a request is not answered.
+
+    Attributes:
+        error: One sentence that says what is wrong and what to do.
+        field: The part of the request at fault, where there is one.
+        value: What stands there.
+        fix: What to write instead.
+    """
+
+    error: str
+    field: str = ""
+    value: str = ""
+    fix: str = ""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer: ``body`` is what was asked for under code 200, and else a :class:`Problem`."""
+
+    code: Amount
+    body: msgspec.Raw
