@@ -72,7 +72,7 @@ async def test_an_mps_daemon_is_kept_running_and_ended(tmp_path: Path, monkeypat
     await asyncio.sleep(0)  # it is not there yet
     program.write_text(DAEMON.format(log=log))
     program.chmod(0o755)
-    await eventually(lambda: said == [True] and log.exists())
+    await eventually(lambda: said == [True] and log.exists() and log.read_text())
     assert log.read_text() == f"-f GPU-1,GPU-2 {tmp_path}/dir/pipe\n"
     pid = int(next(p for p in os.listdir("/proc") if p.isdecimal() and str(program) in _command(p)))  # noqa: PTH208
     os.kill(pid, 9)
