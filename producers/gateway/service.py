@@ -27,6 +27,8 @@ INSPECT_TIMEOUT_S: Final = 10.0
 READY_TIMEOUT_S: Final = 1.0
 RETRY_PAUSE_S: Final = 0.1
 DRAIN_S: Final = 5
+KEEP_ALIVE_S: Final = 120
+"""Longer than the 90 s after which Go's clients close an idle connection: one closed by us may have a review on its way."""
 
 
 class BusMutators:
@@ -86,6 +88,7 @@ class _Server(uvicorn.Server):
             server_header=False,
             ws="none",
             timeout_graceful_shutdown=DRAIN_S,
+            timeout_keep_alive=KEEP_ALIVE_S,
         )
         config.load()
         if context is not None:
