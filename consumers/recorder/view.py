@@ -21,7 +21,7 @@ log = logging.getLogger("gpubus.recorder")
 T = TypeVar("T", bound=msgspec.Struct)
 
 STATE_FILTERS = (
-    "gpubus.state.node.*", "gpubus.state.gpu.*", "gpubus.state.pool.*", "gpubus.state.pod.*.*.*", "gpubus.state.quota.*.*",
+    "gpubus.state.node.*", "gpubus.state.gpu.*", "gpubus.state.pool.*", "gpubus.state.pod.*.*", "gpubus.state.quota.*.*",
     "gpubus.state.config.gpupools.*.*", "gpubus.state.config.providerconfigs.*.*",
 )  # fmt: skip
 LEDGER_FILTERS = ("gpubus.ledger.node.*",)
@@ -100,6 +100,8 @@ class View:
             self.pods.pop(self._uids.pop(record.subject, ""), None)
             return
         pod = codec.decode_as(Pod, record.payload).data
+        if (before := self._uids.get(record.subject, pod.uid)) != pod.uid:  # made anew under its name
+            self.pods.pop(before, None)
         self._uids[record.subject] = pod.uid
         self.pods[pod.uid] = pod
 

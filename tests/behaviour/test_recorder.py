@@ -67,7 +67,7 @@ class Cluster:
             namespace="d", name="train-0", uid="u1", resource_version="1", request=request, phase="Running",
             labels={"tensor-fusion.ai/workload": "train"},
         )  # fmt: skip
-        await self.say(subjects.state("pod", "d", "train-0", "u1"), pod, "pod")
+        await self.say(subjects.state("pod", "d", "train-0"), pod, "pod")
         grant = GpuGrant(uuid="GPU-0", index=0, tflops_milli=50_000, vram_bytes=8 * GIB)
         allocation = Allocation(pod_uid="u1", namespace="d", name="train-0", pool="p", gpus=(grant,), qos="high")
         record = NodeRecord(node="n", txn="t", allocations=(allocation,), changes=())
@@ -209,11 +209,11 @@ async def test_workers_pay_what_their_pool_says_and_nodes_what_their_gpus_cost(b
         pod = recorder.view.pods["u1"]
         request = msgspec.structs.replace(pod.request, eviction_protection_s=3600)
         young = msgspec.structs.replace(pod, request=request, created_at=datetime.now(UTC))
-        await cluster.say(subjects.state("pod", "d", "train-0", "u1"), young, "young")
+        await cluster.say(subjects.state("pod", "d", "train-0"), young, "young")
         await eventually(lambda: recorder.view.pods["u1"].created_at is not None)
         assert (await costs(recorder))[0] == pytest.approx(1.2 * (requested + over) * 10 / 3600)
         old = msgspec.structs.replace(young, created_at=datetime.now(UTC) - timedelta(hours=2))
-        await cluster.say(subjects.state("pod", "d", "train-0", "u1"), old, "old")
+        await cluster.say(subjects.state("pod", "d", "train-0"), old, "old")
         await eventually(lambda: recorder.view.pods["u1"].created_at == old.created_at)
         assert (await costs(recorder))[0] == pytest.approx((requested + over) * 10 / 3600)
         before = recorder.view.prices["p"]
