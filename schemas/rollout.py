@@ -155,7 +155,9 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         number: Rollouts begun so far.
         back: Whether it goes back to an earlier template.
         target: What members are brought to, and what new ones are made from.
-        previous: The last template that all members had before; what a rollback goes back to.
+        previous: The last template that all members had before; what a rollback goes back to. The target itself where the pool
+            has gone back to it.
+        proven: Whether a member has come up with the target in this rollout; until then batches are canaries.
         rejected: Hash of the pool's template that an operator rolled back. It is not begun again by itself.
         manual: Whether an operator began it although updates are not automatic.
         progress: Percent of the members that the batches begun so far lead to.
@@ -189,6 +191,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     manual: bool = False
     progress: Amount = 0
     batches: Amount = 0
+    proven: bool = False
     batch: tuple[BatchMember, ...] = ()
     skipped: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()

@@ -52,9 +52,16 @@ def find_trouble(
     """Look for what stops a rollout at any moment: a crash loop of the new template, or an alert of the pool.
 
     Alerts that are older than the rollout are not its fault, as a pool that is full often has some. None stops the way back,
-    which may be what ends them.
+    which may be what ends them. What was down before its replacement says nothing about the template, nor does what was on
+    it before the way back began.
     """
-    looping = tuple(m.name for m in members if m.crash_looping and is_current(m) and m.name not in record.skipped)
+    tried = {one.name: one.was_ready for one in record.batch}
+    innocent = {*record.skipped, *(name for name, was_ready in tried.items() if not was_ready)}
+    looping = tuple(
+        m.name
+        for m in members
+        if m.crash_looping and is_current(m) and m.name not in innocent and (m.name in tried or not record.back)
+    )
     if looping:
         return Verdict("CrashLooping", f"crash looping with template {record.target.hash}: {some(looping)}", looping)
     began = record.started_at
@@ -93,6 +100,12 @@ def is_well(one: BatchMember, member: Member | None, is_current: IsCurrent, *, s
     if member is None:
         return stays or one.replaced_at is not None
     return one.replaced_at is not None and member.ready and not member.crash_looping and is_current(member)
+
+
+def is_proven(record: Rollout, members: dict[str, Member], is_current: IsCurrent) -> bool:
+    """Return whether a member that the batch replaced runs the new template, and well. Evicted pods have other names."""
+    tried = members.values() if record.component == "client" else [members.get(one.name) for one in record.batch]
+    return any(one is not None and one.ready and not one.crash_looping and is_current(one) for one in tried)
 
 
 def _judge_return(record: Rollout, members: dict[str, Member], limit: timedelta, now: datetime) -> Verdict:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from consumers.updater.health import Firing, IsCurrent, Verdict, find_trouble, judge_batch, some
+from consumers.updater.health import Firing, IsCurrent, Verdict, find_trouble, is_proven, judge_batch, some
 from consumers.updater.plan import FULL, plan_batch
 from consumers.updater.progress import ACTIVE, UNDER_WAY, busy, fresh, phase_of, stop_clock
 from schemas.rollout import BatchMember, ComponentSpec, Member, Reason, Rollout, Step, Template
@@ -86,6 +86,8 @@ class _Step:
         wanted, record = self.spec.template, self.record
         if wanted.hash not in (record.target.hash, record.rejected):
             return self._take_on(wanted)
+        if record.phase == "aborted" and record.back and wanted.hash == record.target.hash:
+            return self._begin("started")  # the pool wants now what it was on the way back to
         if record.phase in UNDER_WAY:
             return self._under_way()
         if record.phase in ACTIVE:
@@ -103,10 +105,9 @@ class _Step:
     def _take_on(self, wanted: Template) -> Rollout:
         """The pool wants another template than the one members are brought to."""
         record = self.record
-        settled = record.phase in ("synced", "rolled-back") or record.reason == "FirstSeen"
+        # All had the target of a way back before, so it stays what to go back to.
+        settled = record.phase in ("synced", "rolled-back") or record.reason == "FirstSeen" or record.back
         previous = record.target if settled else record.previous
-        if previous is not None and previous.hash == wanted.hash:
-            previous = None
         self.record = msgspec.structs.replace(record, target=wanted, previous=previous, rejected="", manual=False)
         self.is_current = current_of(wanted)
         return self._begin("superseded" if record.phase in ACTIVE | {"paused", "halted"} else "started")
@@ -191,7 +192,7 @@ class _Step:
 
     def _begin_batch(self) -> Rollout:
         record = self.record
-        canary = self.policy.canary and not record.back and record.batches == 0
+        canary = self.policy.canary and not record.back and not record.proven
         chosen, batch = plan_batch(
             self.members.values(), self._is_done, self.policy.batch_percentage, record.progress, canary=canary
         )
@@ -229,7 +230,8 @@ class _Step:
 
     def _pass(self, left: tuple[str, ...]) -> Rollout:
         skipped = tuple(sorted({*self.record.skipped, *left}))
-        self.record = msgspec.structs.replace(self.record, skipped=skipped)
+        proven = self.record.proven or is_proven(self.record, self.members, self.is_current)
+        self.record = msgspec.structs.replace(self.record, skipped=skipped, proven=proven)
         self.outdated = [member for member in self.outdated if not self._is_done(member)]
         if not self.outdated:
             return self._finish(left)

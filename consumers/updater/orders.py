@@ -34,7 +34,7 @@ def resume(record: Rollout, now: datetime, by: str) -> Rollout:
         case "paused":
             return _ordered(record, "resumed", now, by, phase="planned")
         case "halted":
-            accepted = tuple(sorted({*record.skipped, *record.failed, *(one.name for one in record.batch)}))
+            accepted = tuple(sorted({*record.skipped, *record.failed}))
             return _ordered(record, "resumed", now, by, phase="planned", batch=(), skipped=accepted, busy_s=0)
         case "outdated":
             return _ordered(record, "started", now, by, **fresh(record, now), manual=True)
@@ -57,10 +57,14 @@ def abort(record: Rollout, now: datetime, by: str) -> Rollout:
 def rollback(record: Rollout, now: datetime, by: str) -> Rollout:
     """Bring what has been updated back to the previous template, at once: without canary and outside windows too.
 
+    A way back that was aborted goes on.
+
     Raises:
         OrderRefusedError: No previous template is known.
     """
-    if record.previous is None:
+    if record.back and record.phase == "aborted":
+        return _ordered(record, "rolled-back", now, by, **fresh(record, now) | {"back": True})
+    if record.previous is None or record.previous.hash == record.target.hash:
         already = "is rolling or rolled back already" if record.back else "has no previous template to go back to"
         raise OrderRefusedError(f"{_name(record)} {already}: change the pool's template instead")
     changes = fresh(record, now) | {"back": True, "target": record.previous, "previous": None}

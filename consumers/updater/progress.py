@@ -29,7 +29,7 @@ def fresh(record: Rollout, now: datetime) -> dict[str, Any]:
     """Return the fields with which a rollout begins."""
     return {
         "phase": "planned", "number": record.number + 1, "started_at": now, "back": False, "progress": 0, "batches": 0,
-        "batch": (), "skipped": (), "busy_s": 0, "busy_since": None,
+        "proven": False, "batch": (), "skipped": (), "busy_s": 0, "busy_since": None,
     }  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def phase_of(record: Rollout) -> Phase:
     """Return the phase to go on in after an interruption."""
     if not record.batch:
         return "planned"
-    return "canary" if record.batches == 1 and len(record.batch) == 1 else "batch"
+    return "canary" if not record.proven and len(record.batch) == 1 else "batch"
 
 
 def busy(record: Rollout, now: datetime) -> int:

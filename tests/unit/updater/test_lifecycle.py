@@ -358,7 +358,8 @@ def test_a_crash_loop_that_somebody_accepts_is_left_out() -> None:
     world.run()
     assert (world.phase, world.record.skipped) == ("synced", ("n00",))
     assert sorted(world.touched) == sorted(world.members)
-    assert [record.phase for record in world.history].count("canary") == 2  # begun and replaced, once
+    canaries = [record.batch for record in world.history if record.step == "batch" and record.phase == "canary"]
+    assert [[one.name for one in batch] for batch in canaries] == [["n00"], ["n01"]]  # the first proved nothing good
 
 
 def test_a_node_without_agent_has_nothing_to_replace() -> None:
@@ -426,3 +427,122 @@ def test_one_at_a_time_is_the_least() -> None:
     assert world.most_down == 1
     assert world.phase == "synced"
     assert UpdatePolicy().canary
+
+
+def halted_canary() -> World:
+    """A world whose canary could not be replaced until the time was up."""
+    world = changed(canary=True, batch_percentage=100)
+    world.blocked = {"n00": "a budget forbids it"}
+    world.settle()
+    world.run(lambda world: world.phase == "halted")
+    assert (world.record.reason, world.touched) == ("MaxDurationExceeded", [])
+    world.blocked = {}
+    return world
+
+
+def test_a_canary_that_was_never_replaced_is_tried_again_before_any_batch() -> None:
+    world = halted_canary()
+    world.crashing = set(world.members)
+    world.order(orders.resume)
+    world.settle()
+    world.run(lambda world: world.phase == "halted")
+    assert (world.record.reason, world.touched) == ("CrashLooping", ["n00"])
+
+
+def test_whoever_goes_on_after_a_halt_accepts_no_member_that_did_not_cause_it() -> None:
+    world = halted_canary()
+    world.order(orders.resume)
+    assert world.record.skipped == ()
+    world.settle()
+    world.run()
+    assert world.on(NEW) == set(world.members)
+
+
+def test_a_canary_that_leaves_proves_nothing_and_another_takes_its_place() -> None:
+    world = changed(canary=True, batch_percentage=100)
+    world.crashing = set(world.members) - {"n00"}
+    world.settle()
+    assert world.touched == ["n00"]
+    del world.members["n00"], world.rises["n00"]
+    world.settle()
+    world.run(lambda world: world.phase == "halted")
+    assert world.touched == ["n00", "n01"]
+
+
+def test_a_client_made_from_the_old_template_proves_nothing_of_the_new_one() -> None:
+    world = World(10, "client")
+    world.want(NEW, canary=True, batch_percentage=100)
+    world.stuck = {"n00"}
+    world.settle()
+    assert world.touched == ["n00"]
+    world.add("scaled-up", OLD)
+    world.settle()
+    world.run(lambda world: len(world.touched) > 1)
+    assert world.phase == "canary"
+    assert len(world.record.batch) == 1
+
+
+def test_a_way_back_that_was_aborted_goes_on_when_ordered_again() -> None:
+    world = changed(batch_percentage=50)
+    world.settle()
+    world.order(orders.rollback)
+    world.order(orders.abort)
+    assert world.on(NEW)
+    world.order(orders.rollback)
+    world.settle()
+    world.run()
+    assert (world.phase, world.on(OLD)) == ("rolled-back", set(world.members))
+
+
+def test_a_way_back_that_was_aborted_goes_on_when_the_pool_wants_it_too() -> None:
+    world = changed(batch_percentage=50)
+    world.settle()
+    world.order(orders.rollback)
+    world.order(orders.abort)
+    world.want(OLD)
+    world.settle()
+    world.run()
+    assert (world.phase, world.on(OLD)) == ("synced", set(world.members))
+
+
+@pytest.mark.parametrize("way", ["rollback", "pool"])
+def test_a_change_that_meets_a_way_back_can_still_be_rolled_back_to_where_all_were(way: str) -> None:
+    world = changed(batch_percentage=20)
+    world.settle()
+    world.run(lambda world: world.phase == "interval")
+    if way == "rollback":
+        world.order(orders.rollback)
+    else:
+        world.want(OLD)
+    world.settle()
+    world.want(NEWER)
+    world.settle()
+    assert world.record.previous == OLD
+    world.run()
+    world.order(orders.rollback)
+    world.settle()
+    world.run()
+    assert (world.phase, world.on(OLD)) == ("rolled-back", set(world.members))
+
+
+def test_a_pool_that_has_gone_back_has_nothing_to_roll_back_to() -> None:
+    world = changed(batch_percentage=20)
+    world.settle()
+    world.want(OLD)
+    world.settle()
+    with pytest.raises(orders.OrderRefusedError, match="no previous template"):
+        world.order(orders.rollback)
+
+
+def test_a_node_that_crash_looped_before_stops_neither_the_way_there_nor_the_way_back() -> None:
+    world = World(10)
+    world.members["n09"] = msgspec.structs.replace(world.members["n09"], ready=False, crash_looping=True)
+    world.crashing = {"n09"}
+    world.want(NEW)
+    world.settle()
+    world.run()
+    assert (world.phase, world.on(NEW)) == ("synced", set(world.members))
+    world.order(orders.rollback)
+    world.settle()
+    world.run()
+    assert (world.phase, world.on(OLD)) == ("rolled-back", set(world.members))
