@@ -57,6 +57,7 @@ class UpdatePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             for any time.
         canary: Whether one member goes first, alone.
         ready_within_s: How long a replaced member may take to become ready.
+        refused: Why what the pool states cannot be followed. Nothing is updated by itself then.
     """
 
     auto_update: bool = False
@@ -66,6 +67,7 @@ class UpdatePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     windows: tuple[str, ...] = ()
     canary: bool = True
     ready_within_s: Annotated[int, msgspec.Meta(ge=1)] = 300
+    refused: str = ""
 
 
 class Template(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

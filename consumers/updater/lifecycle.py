@@ -119,29 +119,45 @@ class _Step:
         elif not self.policy.auto_update:
             step = "recorded"
             changes |= {"phase": "outdated", "number": self.record.number, "started_at": None}
-            changes |= {"reason": "AutoUpdateOff", "message": _REST["AutoUpdateOff"]}
+            changes |= {"reason": "AutoUpdateOff", "message": self._why_off}
         return self.to(step, **changes)
 
     def leave_alone(self) -> Rollout:
         """Nothing is known of what ran before, so nothing is touched: somebody who installs this expects no restarts."""
         reason: Reason = "FirstSeen" if self.policy.auto_update else "AutoUpdateOff"
-        return self.to("recorded", phase="outdated", reason=reason, message=_REST[reason])
+        message = _REST[reason] if self.policy.auto_update else self._why_off
+        return self.to("recorded", phase="outdated", reason=reason, message=message)
+
+    @property
+    def _why_off(self) -> str:
+        refused = self.policy.refused
+        return (
+            f"the update policy cannot be followed, so nothing is updated: {refused}"
+            if refused
+            else _REST["AutoUpdateOff"]
+        )
 
     def _at_rest(self) -> Rollout | None:
         record = self.record
         if record.phase == "rolled-back" and self.spec.template.hash == record.target.hash:
             return self.to("completed", phase="synced", rejected="", reason="Completed")
         if record.phase == "outdated":
-            if not self.outdated:
-                return self.to("completed", phase="synced", reason="Completed")
-            if record.reason == "AutoUpdateOff" and self.policy.auto_update:
-                return self._begin("started")
+            return self._outdated()
         if record.phase == "synced" and self.outdated:
             # Made from an old template after all were updated; or, before anything ever was, seen only after their pool.
             return self._begin("started") if record.number else self.leave_alone()
         if record.phase == "rolled-back" and self.outdated:
             return self.to("started", **fresh(record, self.now) | {"back": True})
         return None
+
+    def _outdated(self) -> Rollout | None:
+        if not self.outdated:
+            return self.to("completed", phase="synced", reason="Completed")
+        if self.record.reason != "AutoUpdateOff":
+            return None
+        if self.policy.auto_update:
+            return self._begin("started")
+        return self.leave_alone() if self.record.message != self._why_off else None
 
     # On the way
 
@@ -167,9 +183,7 @@ class _Step:
         if trouble.reason == "CrashLooping" or (trouble.reason and record.batches):
             return self._halt(trouble)
         if not (self.policy.auto_update or record.manual or record.back):
-            return self.to(
-                "recorded", phase="outdated", reason="AutoUpdateOff", message=_REST["AutoUpdateOff"], batch=()
-            )
+            return self.to("recorded", phase="outdated", reason="AutoUpdateOff", message=self._why_off, batch=())
         return None if self.outdated or record.batch else self._finish(())
 
     def _await_quiet(self, trouble: Verdict) -> Rollout | None:

@@ -297,11 +297,7 @@ class World:
             case "quota":
                 value, version = self._quota(*key)
             case "component":
-                try:
-                    value, version = self.settings.component(*key), self.settings.component_version(key[0])
-                except RequestError as error:
-                    log.warning("pool %s: %s; what it wanted before stays in force", key[0], error)
-                    return None
+                value, version = self.settings.component(*key), self.settings.component_version(key[0])
             case "member":
                 value, version = self._member(key)
             case "disruption":

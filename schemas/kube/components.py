@@ -6,9 +6,10 @@ from typing import Any, Final
 
 import msgspec
 
+from schemas.dialects.text import RequestError
 from schemas.kube.pools import Client, ComponentConfig, GPUPoolSpec, Hypervisor, Worker
 from schemas.kube.workloads import WorkloadProfileSpec
-from schemas.rollout import Component, ComponentSpec
+from schemas.rollout import Component, ComponentSpec, UpdatePolicy
 from schemas.rollout_template import make_template
 from schemas.update_policy import parse_policy
 
@@ -52,8 +53,7 @@ def component_specs(
         images: Images that the providers name, by vendor and use, such as ``NVIDIA/remoteWorker``. They take precedence over
             the pool's.
 
-    Raises:
-        RequestError: The pool's update policy cannot be followed.
+    A policy that cannot be followed says so in what it becomes, and updates nothing.
     """
     config, images = spec.component_config or ComponentConfig(), images or {}
     used: dict[Component, dict[str, str]] = {"client": dict(images)}
@@ -72,10 +72,17 @@ def component_specs(
             pool=name,
             component=component,
             template=make_template(template, revisions, used.get(component)),
-            policy=parse_policy(stated, component),
+            policy=_policy(stated, component),
         )
         for component, template in rendered.items()
     }
+
+
+def _policy(stated: Mapping[str, Any] | None, component: Component) -> UpdatePolicy:
+    try:
+        return parse_policy(stated, component)
+    except RequestError as error:
+        return UpdatePolicy(refused=str(error))
 
 
 def worker_overrides(spec: WorkloadProfileSpec) -> dict[str, Any]:

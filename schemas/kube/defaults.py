@@ -183,11 +183,7 @@ class Settings:
         return max(self.pools.version("", name), self.templates.version("", template) if template else 0)
 
     def component(self, pool: str, component: str) -> ComponentSpec | None:
-        """Return what a pool wants of one of its components; None if it configures none, or there is no such pool.
-
-        Raises:
-            RequestError: Its update policy cannot be followed.
-        """
+        """Return what a pool wants of one of its components; None if it configures none, or there is no such pool."""
         item = self.pools.items.get(("", pool))
         if item is None:
             return None

@@ -1,14 +1,13 @@
 """Pools as templates of their components, pods as their members, and rollouts as the pool's status shows them."""
 
+import re
 from typing import Any
 
 import msgspec
-import pytest
 
 from consumers.updater.agents import agent_name, agent_pod
 from consumers.updater.status import pool_status
 from producers.watcher.members import Members
-from schemas.dialects import RequestError
 from schemas.kube.components import component_specs
 from schemas.kube.core import KubePod
 from schemas.kube.isolation import isolation_of
@@ -64,9 +63,11 @@ def test_what_changes_an_agent_changes_its_template_and_nothing_else_does() -> N
     assert hashes(pool(**agents("h:1"), worker={"image": "w:1"}))["hypervisor"] == base["hypervisor"]
 
 
-def test_a_policy_that_cannot_be_followed_is_refused() -> None:
-    with pytest.raises(RequestError, match=r"maintenanceWindow.includes\[0\].*single minute"):
-        component_specs("p", pool({"maintenanceWindow": {"includes": ["0 3 * * *"]}}, **agents("h:1")), {})
+def test_a_policy_that_cannot_be_followed_updates_nothing_and_says_why() -> None:
+    stated = {"autoUpdateHypervisor": True, "maintenanceWindow": {"includes": ["0 3 * * *"]}}
+    policy = component_specs("p", pool(stated, **agents("h:1")), {})["hypervisor"].policy
+    assert not policy.auto_update
+    assert re.search(r"maintenanceWindow.includes\[0\].*single minute", policy.refused)
 
 
 def test_the_first_isolation_rule_that_matches_counts() -> None:

@@ -546,3 +546,20 @@ def test_a_node_that_crash_looped_before_stops_neither_the_way_there_nor_the_way
     world.settle()
     world.run()
     assert (world.phase, world.on(OLD)) == ("rolled-back", set(world.members))
+
+
+def test_a_policy_that_cannot_be_followed_is_named_where_people_look_and_ends_what_runs() -> None:
+    world = changed()
+    world.settle()
+    world.want(NEWER, auto_update=False, refused="maintenanceWindow.includes[0] is 'never': write a cron expression")
+    world.settle()
+    world.run()
+    assert (world.phase, world.record.reason) == ("outdated", "AutoUpdateOff")
+    assert "maintenanceWindow.includes[0] is 'never'" in world.record.message
+    world.want(NEWER, refused="")
+    world.settle()
+    assert "cannot be followed" not in world.record.message
+    world.want(NEWER, auto_update=True)
+    world.settle()
+    world.run()
+    assert world.on(NEWER) == set(world.members)
