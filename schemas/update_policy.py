@@ -4,7 +4,7 @@
 ``maxDuration`` of ten minutes, which here counts the time spent updating, and no window.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from schemas.dialects.text import RequestError, closest, seconds
@@ -30,7 +30,7 @@ def parse_policy(policy: Mapping[str, Any] | None, component: Component, *, fiel
     Raises:
         RequestError: A key is unknown or a value cannot be followed.
     """
-    stated = policy or {}
+    stated = {} if policy is None else policy
     _known(stated, _KEYS, field)
     auto = [_flag(stated, key, field, default=False) for key in _AUTO.values()]
     return UpdatePolicy(
@@ -84,7 +84,11 @@ def _windows(value: object, field: str) -> tuple[str, ...]:
         return ()
     _known(value, ("includes",), field)
     assert isinstance(value, Mapping)  # noqa: S101  for mypy: _known has refused anything else
-    includes = value.get("includes") or ()
-    if isinstance(includes, str) or not all(isinstance(one, str) for one in includes):
+    includes = value.get("includes", ())
+    if (
+        not isinstance(includes, Sequence)
+        or isinstance(includes, str)
+        or not all(isinstance(one, str) for one in includes)
+    ):
         raise RequestError(f"{field}.includes", str(includes), "is not a list of texts", "write ['* 2-4 * * SAT']")
     return tuple(check_window(one, field=f"{field}.includes[{i}]") for i, one in enumerate(includes))

@@ -21,7 +21,9 @@ def pause(record: Rollout, now: datetime, by: str) -> Rollout:
     """
     if record.phase not in ACTIVE:
         raise OrderRefusedError(f"{_name(record)} is {record.phase}: there is nothing to pause")
-    return _ordered(record, "paused", now, by, phase="paused", **stop_clock(record, now))
+    # The interval after a batch is there to watch it; a pause does not cut it short.
+    due_at = record.due_at if record.phase == "interval" else None
+    return _ordered(record, "paused", now, by, phase="paused", due_at=due_at, **stop_clock(record, now))
 
 
 def resume(record: Rollout, now: datetime, by: str) -> Rollout:
@@ -32,7 +34,15 @@ def resume(record: Rollout, now: datetime, by: str) -> Rollout:
     """
     match record.phase:
         case "paused":
-            return _ordered(record, "resumed", now, by, phase="planned")
+            early = record.due_at is not None and now < record.due_at
+            return _ordered(
+                record,
+                "resumed",
+                now,
+                by,
+                phase="interval" if early else "planned",
+                due_at=record.due_at if early else None,
+            )
         case "halted":
             accepted = tuple(sorted({*record.skipped, *record.failed}))
             return _ordered(record, "resumed", now, by, phase="planned", batch=(), skipped=accepted, busy_s=0)

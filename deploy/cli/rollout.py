@@ -71,7 +71,7 @@ def status_command(
     """
     if component is not None:
         _check(component)
-    found = [record for record in run(_newest(nats, store)) if record.pool == (pool or record.pool)]
+    found = [record for record in run(_newest(nats, store)) if pool in (None, record.pool)]
     found = [record for record in found if record.component == (component or record.component)]
     if not found and pool is not None:
         raise NotFoundError(f"no rollout of {component or 'anything'} of pool {pool!r} is known: {_HINT}")

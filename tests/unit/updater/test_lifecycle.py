@@ -563,3 +563,16 @@ def test_a_policy_that_cannot_be_followed_is_named_where_people_look_and_ends_wh
     world.settle()
     world.run()
     assert world.on(NEWER) == set(world.members)
+
+
+def test_a_pause_does_not_cut_the_interval_short() -> None:
+    world = changed()
+    world.settle()
+    world.run(lambda world: world.phase == "interval")
+    due_at, touched = world.record.due_at, list(world.touched)
+    world.order(orders.pause)
+    world.order(orders.resume)
+    world.settle()
+    assert (world.phase, world.record.due_at, world.touched) == ("interval", due_at, touched)
+    world.run(lambda world: len(world.touched) > len(touched))
+    assert world.now == due_at

@@ -62,6 +62,9 @@ def test_everything_a_policy_can_say() -> None:
         ({"maintenanceWindow": {"include": []}}, "maintenanceWindow", "include", "did you mean includes?"),
         ({"maintenanceWindow": ["* 2 * * *"]}, "maintenanceWindow", "['* 2 * * *']", "write keys such as includes"),
         ({"maintenanceWindow": {"includes": "* 2 * * *"}}, "maintenanceWindow.includes", "* 2 * * *", "SAT"),
+        ({"maintenanceWindow": {"includes": 5}}, "maintenanceWindow.includes", "5", "SAT"),
+        ({"maintenanceWindow": {"includes": False}}, "maintenanceWindow.includes", "False", "SAT"),
+        ({"maintenanceWindow": {"includes": ""}}, "maintenanceWindow.includes", "", "SAT"),
         ({"maintenanceWindow": {"includes": ["* 2 * * *", "0 2 * * *"]}}, "maintenanceWindow.includes[1]", "0 2 * * *", "3-5"),
     ],
 )  # fmt: skip
@@ -73,3 +76,9 @@ def test_what_cannot_be_followed_is_refused_with_the_field_the_value_and_the_fix
     assert refusal.value.field == (f"{FIELD}.{field}" if field else FIELD)
     assert refusal.value.value == value
     assert fix in refusal.value.fix
+
+
+@pytest.mark.parametrize("stated", [[], "", 0])
+def test_a_policy_that_is_no_mapping_is_refused(stated: Any) -> None:
+    with pytest.raises(RequestError, match="is not a mapping"):
+        parse_policy(stated, "hypervisor")
