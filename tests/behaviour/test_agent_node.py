@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("grpclib", reason="install the extra `agent`")
 pytest.importorskip("grpc", reason="install the test group")
 
-from bus import codec, subjects
+from bus import codec, history, subjects
 from bus.connection import Bus
 from bus.follower import Follower, Record
 from bus.streams import CAPACITY, STATE, USAGE
@@ -20,11 +20,12 @@ from deploy.local.server import LocalServer
 from producers.agent.options import AgentOptions
 from producers.agent.outbox import MOST_EVENTS, Outbox, Outgoing
 from producers.agent.service import Agent
-from schemas.cluster import GpuInventory
+from producers.agent.spokesman import Spokesman
+from schemas.cluster import GpuDevice, GpuInventory
 from schemas.decision import GpuGrant
 from schemas.event import Event
 from schemas.ledger import Allocation, NodeRecord
-from schemas.observed import Drift
+from schemas.observed import Drift, PodNotice
 from schemas.pod import GpuRequest, Pod
 from schemas.registry import TYPE_NAMES
 from schemas.usage import NodeUsage
@@ -157,3 +158,30 @@ async def test_an_outbox_keeps_the_newest_state_and_bounded_events_and_counts_th
     assert [record.payload for record in seen] == [b"3", b"3"]
     task.cancel()
     await asyncio.wait([task])
+
+
+async def test_a_pod_that_was_placed_before_anybody_knew_is_told_of_its_failed_gpu_once(bus: Bus) -> None:
+    outbox = Outbox(bus)
+    spokesman = Spokesman(outbox, heartbeat_s=3600.0)
+
+    def say(*names: str, healthy: bool) -> None:
+        gpu = GpuDevice(uuid="GPU-1", index=0, model="A100", tflops_milli=1, vram_bytes=1, healthy=healthy)
+        grants = (GpuGrant(uuid="GPU-1", index=0, tflops_milli=1, vram_bytes=1),)
+        held = [Allocation(pod_uid=name, namespace="d", name=name, pool="p", gpus=grants) for name in names]
+        spokesman.say(GpuInventory(node=NODE, gpus=[gpu], observed_at=AT), held)
+
+    for healthy, names in ((True, "a"), (False, "a"), (False, "ab"), (False, "ab"), (True, "ab"), (True, "abc")):
+        say(*names, healthy=healthy)
+    task = asyncio.create_task(outbox.run())
+    await outbox.drain(20.0)
+    task.cancel()
+    await asyncio.wait([task])
+    told: list[tuple[str, str]] = []
+
+    def keep(record: Record) -> None:
+        notice = codec.decode_as(PodNotice, record.payload).data
+        told.append((notice.name, notice.reason))
+
+    await history.read(bus, CAPACITY, ["gpubus.notice.>"], keep)
+    assert told[:2] == [("a", "GpuUnhealthy"), ("b", "GpuUnhealthy")]
+    assert sorted(told[2:]) == [("a", "GpuRecovered"), ("b", "GpuRecovered")]
