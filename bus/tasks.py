@@ -1,4 +1,4 @@
-"""Ending tasks for certain."""
+"""Running tasks side by side, and ending them for certain."""
 
 import asyncio
 from collections.abc import Iterable
@@ -16,3 +16,13 @@ async def end(*tasks: "asyncio.Task[Any] | None") -> None:
         for task in left:
             task.cancel()
         _, left = await asyncio.wait(left, timeout=0.2)
+
+
+async def until_first(*tasks: "asyncio.Task[Any]") -> None:
+    """Wait until one task ends, raise its error if it failed, and end the others; they are ended on cancellation too."""
+    try:
+        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            task.result()
+    finally:
+        await end(*tasks)

@@ -21,7 +21,7 @@ from bus.follower import Follower, Record
 from bus.kube.client import APPLY, Client, resource_path
 from bus.kube.errors import NOT_FOUND, KubeError, KubeRefusedError
 from bus.streams import LEDGER, STATE
-from bus.tasks import end
+from bus.tasks import until_first
 from consumers.status import render
 from consumers.status.children import unwanted_pools, wanted_pools
 from consumers.status.fold import STATE_FILTERS, Fold, Shown
@@ -101,11 +101,8 @@ class StatusWriter:
         if ready is not None:
             ready.set()
         try:
-            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in ended:
-                task.result()
+            await until_first(*tasks)
         finally:
-            await end(*tasks)
             await self._state.stop()
             await self._ledger.stop()
 

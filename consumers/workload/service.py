@@ -17,7 +17,7 @@ from bus.follower import Follower, Record
 from bus.kube.client import APPLY, Client, resource_path
 from bus.kube.errors import CONFLICT, NOT_FOUND, KubeError, KubeRefusedError
 from bus.streams import LEDGER, STATE
-from bus.tasks import end
+from bus.tasks import until_first
 from consumers.workload.plan import Plan, Worker, plan_workers
 from consumers.workload.render import worker_pod
 from consumers.workload.status import workload_status
@@ -94,11 +94,8 @@ class WorkloadKeeper:
         if ready is not None:
             ready.set()
         try:
-            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in ended:
-                task.result()
+            await until_first(*tasks)
         finally:
-            await end(*tasks)
             await self._state.stop()
             await self._ledger.stop()
 

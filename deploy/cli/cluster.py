@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -20,131 +20,45 @@ ReplicasOption = Annotated[int, typer.Option("--replicas", help="Copies of strea
 StdinOption = Annotated[bool, typer.Option("--exit-with-stdin", hidden=True)]
 
 
-@app.command("watcher")
-def watcher(
-    *,
-    nats: NatsOption = None,
-    kubeconfig: KubeconfigOption = None,
-    name: NameOption = None,
-    replicas: ReplicasOption = 1,
-    metrics: MetricsPortOption = -1,
-    exit_with_stdin: StdinOption = False,
-) -> None:
-    """Say on the bus what the API server says, until SIGTERM; ready once the view is complete.
-
-    \b
-    Example: gpubus run watcher --nats nats://nats.gpubus.svc:4222 --kubeconfig ~/.kube/config
-    """
-    _play("watcher", nats, kubeconfig, name, replicas, exit_with_stdin=exit_with_stdin, metrics=metrics)
+_EXAMPLE: Final = "\b\nExample: gpubus run {role} --nats nats://nats.gpubus.svc:4222 --kubeconfig ~/.kube/config"
+_PURPOSES: Final = {
+    "watcher": "Say on the bus what the API server says, until SIGTERM; ready once the view is complete.",
+    "binder": "Carry decisions out in the API server, until SIGTERM.",
+    "actuator": "Replace agents, workers and clients in the API server when the updater asks for it, until SIGTERM.",
+    "workload": "Keep as many workers of each TensorFusionWorkload as it wants, until SIGTERM.",
+    "status": "Write the state of nodes, GPUs and pools back to their custom resources, until SIGTERM.",
+    "reconciler": "Compare the ledger with the API server every minute, and repair what is provably safe, until SIGTERM.",
+}
 
 
-@app.command("binder")
-def binder(
-    *,
-    nats: NatsOption = None,
-    kubeconfig: KubeconfigOption = None,
-    name: NameOption = None,
-    replicas: ReplicasOption = 1,
-    metrics: MetricsPortOption = -1,
-    exit_with_stdin: StdinOption = False,
-) -> None:
-    """Carry decisions out in the API server, until SIGTERM.
+def _add(role: str, purpose: str) -> None:
+    """Give a role a command of its own; all of them take the same options."""
 
-    \b
-    Example: gpubus run binder --nats nats://nats.gpubus.svc:4222 --kubeconfig ~/.kube/config
-    """
-    _play("binder", nats, kubeconfig, name, replicas, exit_with_stdin=exit_with_stdin, metrics=metrics)
+    @app.command(role, help=f"{purpose}\n\n{_EXAMPLE.format(role=role)}")
+    def command(
+        *,
+        nats: NatsOption = None,
+        kubeconfig: KubeconfigOption = None,
+        name: NameOption = None,
+        replicas: ReplicasOption = 1,
+        metrics: MetricsPortOption = -1,
+        exit_with_stdin: StdinOption = False,
+    ) -> None:
+        from deploy.local.roles import CLUSTER_ROLES, unique_name
 
-
-@app.command("actuator")
-def actuator(
-    *,
-    nats: NatsOption = None,
-    kubeconfig: KubeconfigOption = None,
-    name: NameOption = None,
-    replicas: ReplicasOption = 1,
-    metrics: MetricsPortOption = -1,
-    exit_with_stdin: StdinOption = False,
-) -> None:
-    """Replace agents, workers and clients in the API server when the updater asks for it, until SIGTERM.
-
-    \b
-    Example: gpubus run actuator --nats nats://nats.gpubus.svc:4222 --kubeconfig ~/.kube/config
-    """
-    _play("actuator", nats, kubeconfig, name, replicas, exit_with_stdin=exit_with_stdin, metrics=metrics)
+        check_replicas(replicas)
+        if kubeconfig is not None:
+            os.environ["KUBECONFIG"] = str(kubeconfig)
+        process = run_process(
+            CLUSTER_ROLES[role],
+            unique_name(role, name),
+            servers(nats),
+            replicas,
+            exit_with_stdin=exit_with_stdin,
+            metrics=metrics,
+        )
+        run(process)
 
 
-@app.command("workload")
-def workload(
-    *,
-    nats: NatsOption = None,
-    kubeconfig: KubeconfigOption = None,
-    name: NameOption = None,
-    replicas: ReplicasOption = 1,
-    metrics: MetricsPortOption = -1,
-    exit_with_stdin: StdinOption = False,
-) -> None:
-    """Keep as many workers of each TensorFusionWorkload as it wants, until SIGTERM.
-
-    \b
-    Example: gpubus run workload --nats nats://nats.gpubus.svc:4222 --kubeconfig ~/.kube/config
-    """
-    _play("workload", nats, kubeconfig, name, replicas, exit_with_stdin=exit_with_stdin, metrics=metrics)
-
-
-@app.command("status")
-def status(
-    *,
-    nats: NatsOption = None,
-    kubeconfig: KubeconfigOption = None,
-    name: NameOption = None,
-    replicas: ReplicasOption = 1,
-    metrics: MetricsPortOption = -1,
-    exit_with_stdin: StdinOption = False,
-) -> None:
-    """Write the state of nodes, GPUs and pools back to their custom resources, until SIGTERM.
-
-    \b
-    Example: gpubus run status --nats nats://nats.gpubus.svc:4222 --kubeconfig ~/.kube/config
-    """
-    _play("status", nats, kubeconfig, name, replicas, exit_with_stdin=exit_with_stdin, metrics=metrics)
-
-
-@app.command("reconciler")
-def reconciler(
-    *,
-    nats: NatsOption = None,
-    kubeconfig: KubeconfigOption = None,
-    name: NameOption = None,
-    replicas: ReplicasOption = 1,
-    metrics: MetricsPortOption = -1,
-    exit_with_stdin: StdinOption = False,
-) -> None:
-    """Compare the ledger with the API server every minute, and repair what is provably safe, until SIGTERM.
-
-    \b
-    Example: gpubus run reconciler --nats nats://nats.gpubus.svc:4222 --kubeconfig ~/.kube/config
-    """
-    _play("reconciler", nats, kubeconfig, name, replicas, exit_with_stdin=exit_with_stdin, metrics=metrics)
-
-
-def _play(
-    role: str,
-    nats: list[str] | None,
-    kubeconfig: Path | None,
-    name: str | None,
-    replicas: int,
-    *,
-    exit_with_stdin: bool,
-    metrics: int = -1,
-) -> None:
-    from deploy.local.roles import CLUSTER_ROLES, unique_name
-
-    check_replicas(replicas)
-    if kubeconfig is not None:
-        os.environ["KUBECONFIG"] = str(kubeconfig)
-    play = CLUSTER_ROLES[role]
-    process = run_process(
-        play, unique_name(role, name), servers(nats), replicas, exit_with_stdin=exit_with_stdin, metrics=metrics
-    )
-    run(process)
+for _role, _purpose in _PURPOSES.items():
+    _add(_role, _purpose)

@@ -16,7 +16,7 @@ from bus.connection import Bus
 from bus.follower import Follower
 from bus.streams import DECISION
 from bus.subjects import usage_gpu
-from bus.tasks import end
+from bus.tasks import until_first
 from producers.simulator.build import build_pod, pod_uid
 from producers.simulator.cluster import Cluster
 from producers.simulator.kubelet import Kubelet
@@ -114,12 +114,7 @@ class Simulator:
             asyncio.create_task(self._report(), name="simulator-usage"),
             asyncio.create_task(stop.wait(), name="simulator-stop"),
         ]
-        try:
-            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in ended:
-                task.result()  # the only other way to end is to fail
-        finally:
-            await end(*tasks)
+        await until_first(*tasks)  # the only other way to end is to fail
 
     def progress(self) -> Progress:
         """Return how far the simulation has come. Takes a few milliseconds for 100,000 pods."""

@@ -15,7 +15,7 @@ from bus.follower import Follower, Record
 from bus.kube.client import Client
 from bus.kube.reflector import Reflector, Resource
 from bus.streams import LEDGER
-from bus.tasks import end
+from bus.tasks import until_first
 from producers.watcher.mirror import Mirror, Wish
 from producers.watcher.plan import Outgoing
 from producers.watcher.volumes import Claim, PersistentVolume
@@ -108,11 +108,8 @@ class Watcher:
             asyncio.create_task(self._watch(ready), name="watcher"),
         ]
         try:
-            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in ended:
-                task.result()
+            await until_first(*tasks)
         finally:
-            await end(*tasks)
             await self._ledger.stop()
             await self._mirror.stop()
 
