@@ -17,6 +17,7 @@ from schemas.preemption import DisruptionBudget
 from schemas.quota import Quota
 from schemas.record import RecorderCounters
 from schemas.rollout import ComponentSpec, Member, Rollout
+from schemas.scaling import WorkloadUse
 from schemas.slots import WorkloadSlots
 from schemas.usage import NodeUsage
 
@@ -48,6 +49,7 @@ EVENT_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     "gpubus.waiting.v1": Waiting,
     "gpubus.presence.v1": Presence,
     "gpubus.usage.v1": NodeUsage,
+    "gpubus.use.v1": WorkloadUse,
     "gpubus.notice.v1": PodNotice,
     "gpubus.drift.v1": Drift,
     "gpubus.ledger.node.v1": NodeRecord,

@@ -30,6 +30,21 @@ def _parsed(expression: str) -> tuple[str, ZoneInfo]:
     return cron, ZoneInfo(zone)
 
 
+def cron_matches(expression: str, at: datetime, *, back: bool = False) -> CronSim:
+    """Iterate over the minutes that a cron expression matches, forward from behind ``at`` or ``back`` from before it.
+
+    As cron runs jobs: what an hour that is skipped would have matched is moved out of it.
+
+    Raises:
+        CronSimError: It is no cron expression of five fields.
+        KeyError, ValueError, OSError: Its time zone is unknown.
+    """
+    cron, zone = _parsed(expression)
+    if len(cron.split()) != 5:  # noqa: PLR2004  as cron has it
+        raise CronSimError("not five fields")
+    return CronSim(cron, at.astimezone(zone), reverse=back)
+
+
 def _matches(expression: str, after: datetime) -> CronSim:
     """Iterate over the minutes behind ``after``."""
     cron, zone = _parsed(expression)

@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from deploy.cli import admission as _admission  # noqa: F401  adds its commands to those of `run`
+from deploy.cli import advice as _advice
 from deploy.cli import agent as _agent  # noqa: F401  likewise
 from deploy.cli import alerts, check, dead, demo, events, ledger, rollout, schema, state, why
 from deploy.cli import audit as _audit
@@ -80,6 +81,7 @@ app.command("replay")(replaying.replay)
 app.command("diff")(_diff.diff)
 app.command("simulate")(_simulate.simulate)
 app.command("plan")(_plan.plan)
+app.command("advice")(_advice.advice)
 app.command("export")(_transfer.export_command)
 app.command("import")(_transfer.import_command)
 app.add_typer(rollout.app, name="rollout")

@@ -20,6 +20,7 @@ CHANNELS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
     "quota": ("gpubus.state.quota.{namespace}.{quota}", "gpubus.quota.v1", ("namespace", "quota")),
     "disruption": ("gpubus.state.disruption.{namespace}.{budget}", "gpubus.disruption.v1", ("namespace", "budget")),
     "namespace": ("gpubus.state.namespace.{namespace}", "gpubus.namespace.v1", ("namespace",)),
+    "use": ("gpubus.state.use.{namespace}.{workload}", "gpubus.use.v1", ("namespace", "workload")),
     "presence": ("gpubus.state.allocator.{allocator}", "gpubus.presence.v1", ("allocator",)),
     "ledgerNode": ("gpubus.ledger.node.{node}", "gpubus.ledger.node.v1", ("node",)),
     "ledgerQuota": ("gpubus.ledger.quota.{namespace}", "gpubus.ledger.quota.v1", ("namespace",)),

@@ -125,6 +125,18 @@ async def workload(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Even
             await role.run(stop, ready=ready)
 
 
+async def scaler(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
+    """Advise workloads what to ask for, by what they use."""
+    from bus.kube.client import Client
+    from consumers.scaler.advisor import Advisor
+    from deploy.local.monitoring import metrics_store
+
+    async with metrics_store() as store, await Client.connect() as client:
+        role = Advisor(bus, client, name, store)
+        with exposed("scaler", role.statistics):
+            await role.run(stop, ready=ready)
+
+
 async def status(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
     """Write the state of nodes, GPUs and pools back to their custom resources."""
     from bus.kube.client import Client
@@ -163,8 +175,11 @@ CLUSTER_ROLES: Final[dict[str, Role]] = {
     "reconciler": reconciler,
     "actuator": actuator,
     "workload": workload,
+    "scaler": scaler,
 }
-"""Roles that need a Kubernetes cluster too; ``KUBECONFIG`` or the pod's service account says which."""
+"""Roles that need a Kubernetes cluster too, and the scaler a metrics store besides; ``KUBECONFIG`` or the pod's service account
+says which cluster.
+"""
 
 
 def unique_name(role: str, name: str | None = None) -> str:

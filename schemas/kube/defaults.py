@@ -292,7 +292,7 @@ class Settings:
         timeout = gang.timeout if gang is not None else None
         return WorkloadProfile(
             pool=spec.pool_name,
-            resources=_resources(spec.resources, f"profile {name}"),
+            resources=read_resources(spec.resources, f"profile {name}"),
             qos=spec.qos if isinstance(spec.qos, str) else "",
             is_local=spec.is_local_gpu if isinstance(spec.is_local_gpu, bool) else None,
             sidecar_worker=spec.sidecar_worker,
@@ -312,7 +312,12 @@ class Settings:
         )
 
 
-def _resources(written: Resources | None, field: str) -> GpuResources:
+def read_resources(written: Resources | None, field: str) -> GpuResources:
+    """Return what a resource states for each GPU.
+
+    Raises:
+        RequestError: An amount cannot be read.
+    """
     if written is None:
         return GpuResources()
     return GpuResources(

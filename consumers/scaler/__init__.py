@@ -1,0 +1,1 @@
+"""Capacity: requests that fit what is used, and what a pool lacks or has to spare."""

@@ -1,0 +1,89 @@
+"""One look at a workload: what was sampled since the last one is added, and advice follows. Pure.
+
+The record says up to which instant samples are in it, and is replaced by compare-and-set: whoever dies in between, no sample
+counts twice and none is left out.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+import msgspec
+
+from consumers.scaler.clock import active_rule
+from consumers.scaler.histogram import add
+from consumers.scaler.recommend import at_least, recommend
+from schemas.dialects.tf_defaults import GpuAmounts, GpuResources
+from schemas.kube.autoscaling import AutoScaling
+from schemas.pod import Qos
+from schemas.scaling import Advice, Unit, WorkloadUse
+
+LAG: Final = timedelta(seconds=30)
+"""How late a sample may reach the metrics store."""
+
+WINDOW: Final = timedelta(minutes=10)
+"""The longest stretch of samples that is read at once."""
+
+GIVE_UP: Final = timedelta(hours=1)
+"""How long a stretch without samples is waited for, in case nothing could be recorded: then there were none."""
+
+
+class Sample(NamedTuple):
+    """One worker's use of one GPU at one instant; compute in the workload's unit."""
+
+    at: datetime
+    compute_milli: int
+    vram_bytes: int
+
+
+def window(use: WorkloadUse, now: datetime) -> tuple[datetime, datetime] | None:
+    """Return the stretch of samples to read next, its beginning excluded; None when there is nothing new."""
+    end = min(use.until + WINDOW, now - LAG)
+    return (use.until, end) if end > use.until else None
+
+
+def learnt(
+    use: WorkloadUse, samples: Sequence[Sample], end: datetime, now: datetime, *, half_life_s: float
+) -> WorkloadUse:
+    """Return what is known with the samples up to ``end``."""
+    if not samples:
+        return msgspec.structs.replace(use, until=end) if end < now - GIVE_UP else use
+    newest = max(sample.at for sample in samples) - timedelta(minutes=1)
+    recent = [sample for sample in samples if sample.at >= newest]
+    return msgspec.structs.replace(
+        use,
+        until=end,
+        since=use.since or min(sample.at for sample in samples),
+        samples=use.samples + len(samples),
+        compute=add(use.compute, [(one.at, one.compute_milli) for one in samples], half_life_s=half_life_s),
+        vram=add(use.vram, [(one.at, one.vram_bytes) for one in samples], half_life_s=half_life_s),
+        held=_amounts(use.unit, max(one.compute_milli for one in recent), max(one.vram_bytes for one in recent)),
+    )
+
+
+def _amounts(unit: Unit, compute: int, vram: int) -> GpuAmounts:
+    if unit == "tflops":
+        return GpuAmounts(tflops_milli=compute, vram_bytes=vram)
+    return GpuAmounts(compute_milli=min(compute, 1000), vram_bytes=vram)
+
+
+def advise(scaling: AutoScaling, use: WorkloadUse, stated: GpuResources, qos: Qos, now: datetime) -> Advice:
+    """Return what follows from what is known.
+
+    A cron rule that is active decides alone. Of the external scaler and of what is measured the larger amounts count, so that
+    neither takes away what the other asks for.
+    """
+    rule = active_rule(scaling.cron, now)
+    if rule is not None:
+        return Advice(source="cron", resources=rule.desired, rule=rule.name, reason=f"cron rule {rule.name} is active")
+    measured = recommend(scaling.auto, use, stated, qos) if scaling.auto is not None else Advice()
+    other = use.external if scaling.external is not None else None
+    if other is None or not other.source:
+        return measured
+    if not measured.source:
+        return other
+    return Advice(
+        source="external",
+        resources=at_least(other.resources, measured.resources),
+        reason=f"{other.reason}; {measured.reason}",
+    )

@@ -1,0 +1,210 @@
+"""Requests that follow use: the contract's rules, one by one, and every way to write them wrong."""
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from consumers.scaler.clock import active_rule
+from consumers.scaler.histogram import add
+from consumers.scaler.learn import GIVE_UP, LAG, WINDOW, advise, learnt, window
+from consumers.scaler.recommend import at_least, differs, recommend
+from schemas.dialects.text import RequestError
+from schemas.dialects.tf_defaults import GpuAmounts, GpuResources
+from schemas.kube.autoscaling import parse_autoscaling
+from schemas.kube.workloads import AutoScalingConfig
+from schemas.scaling import Advice, CronRequests, Histogram, WorkloadUse
+
+NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
+GIB = 1024**3
+STATED = GpuResources(
+    requests=GpuAmounts(tflops_milli=50_000, vram_bytes=8 * GIB),
+    limits=GpuAmounts(tflops_milli=60_000, vram_bytes=10 * GIB),
+)
+
+
+def scaling(**config):
+    return parse_autoscaling(msgspec.convert(config, AutoScalingConfig))
+
+
+AUTO = scaling(autoSetResources={"enable": True, "marginFraction": "0"}).auto
+
+
+def use(tflops=(), vram_gib=(), hours: float = 1, **more) -> WorkloadUse:
+    def histogram(amounts, unit):
+        return add(Histogram(), [(NOW, int(amount * unit)) for amount in amounts], half_life_s=7200)
+
+    return WorkloadUse(
+        namespace="ns", workload="w", uid="u", until=NOW, since=NOW - timedelta(hours=hours), samples=len(tflops),
+        compute=histogram(tflops, 1000), vram=histogram(vram_gib, GIB), **more,
+    )  # fmt: skip
+
+
+SPREAD = use(tflops=range(1, 101), vram_gib=[2, 4, 6, 8])
+
+
+def near(amount: float, wanted: float) -> bool:
+    return abs(amount - wanted) <= 0.01 * wanted
+
+
+@pytest.mark.parametrize(
+    ("service", "request_tflops", "request_gib"),
+    [("low", 50, 4), ("medium", 50, 4), ("high", 95, 8), ("critical", 99, 8)],
+)
+def test_the_request_is_what_the_quality_of_service_asks_for_and_the_limit_the_upper_bound(
+    service, request_tflops, request_gib
+):
+    resources = recommend(AUTO, SPREAD, STATED, service).resources
+    assert near(resources.requests.tflops_milli, request_tflops * 1000)
+    assert near(resources.limits.tflops_milli, 99_000)
+    assert near(resources.requests.vram_bytes, request_gib * GIB)
+    assert near(resources.limits.vram_bytes, 8 * GIB)
+
+
+def test_advice_stays_within_multiples_of_what_is_stated_and_over_the_floors():
+    much = recommend(AUTO, use(tflops=[9000], vram_gib=[80]), STATED, "high").resources
+    assert (much.requests.tflops_milli, much.limits.tflops_milli) == (500_000, 600_000)
+    assert (much.requests.vram_bytes, much.limits.vram_bytes) == (40 * GIB, 50 * GIB)
+    little = recommend(AUTO, use(tflops=[0], vram_gib=[0]), STATED, "high").resources
+    assert (little.requests.tflops_milli, little.limits.tflops_milli) == (5_000, 60_000)
+    assert (little.requests.vram_bytes, little.limits.vram_bytes) == (
+        1639 * 1024**2,
+        2 * GIB,
+    )
+
+
+def test_vram_in_use_is_never_given_away():
+    held = GpuAmounts(vram_bytes=7 * GIB)
+    resources = recommend(AUTO, use(tflops=[1], vram_gib=[2], held=held), STATED, "low").resources
+    assert resources.requests.vram_bytes == 7 * GIB == resources.limits.vram_bytes
+
+
+def test_what_is_not_stated_or_not_to_follow_is_left_alone():
+    vram_only = scaling(autoSetResources={"targetResource": "vram"}).auto
+    assert not vram_only.apply
+    resources = recommend(vram_only, SPREAD, STATED, "high").resources
+    assert resources.requests.tflops_milli == 0 < resources.requests.vram_bytes
+    assert recommend(AUTO, SPREAD, GpuResources(), "high") == Advice(
+        reason="the workload states nothing that is to follow use"
+    )
+
+
+def test_percent_of_a_gpu_is_advised_in_percent():
+    stated = GpuResources(requests=GpuAmounts(compute_milli=300), limits=GpuAmounts(compute_milli=500))
+    known = use(tflops=[0.9], unit="percent")
+    resources = recommend(AUTO, known, stated, "high").resources
+    assert near(resources.requests.compute_milli, 900)
+    assert resources.limits.compute_milli <= 1000
+
+
+def test_nothing_is_advised_before_a_workload_has_been_seen_long_enough():
+    assert recommend(AUTO, use(tflops=[1], hours=0.4), STATED, "high").reason == (
+        "seen for 1440 s; advice begins after 1800 s"
+    )
+    nothing = WorkloadUse(namespace="ns", workload="w", uid="u", until=NOW)
+    assert recommend(AUTO, nothing, STATED, "high").reason == "no use has been recorded yet"
+
+
+def test_small_differences_change_nothing():
+    near_it = GpuResources(requests=GpuAmounts(tflops_milli=54_000, vram_bytes=8 * GIB))
+    assert not differs(near_it, STATED, 0.1)
+    assert differs(near_it, STATED, 0.05)
+    assert not differs(GpuResources(), STATED, 0.1)
+
+
+def test_a_stretch_without_samples_is_waited_for_and_then_passed():
+    known = WorkloadUse(namespace="ns", workload="w", uid="u", until=NOW)
+    assert window(known, NOW + LAG) is None
+    assert window(known, NOW + timedelta(days=1)) == (NOW, NOW + WINDOW)
+    assert learnt(known, [], NOW + WINDOW, NOW + WINDOW, half_life_s=1) == known
+    late = NOW + WINDOW + GIVE_UP + timedelta(seconds=1)
+    assert learnt(known, [], NOW + WINDOW, late, half_life_s=1).until == NOW + WINDOW
+
+
+# --- by the clock ---
+
+OFFICE = CronRequests(
+    name="office", start="CRON_TZ=Europe/Berlin 0 9 * * MON-FRI", end="CRON_TZ=Europe/Berlin 0 17 * * MON-FRI",
+    desired=GpuResources(requests=GpuAmounts(tflops_milli=99_000)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("at", "active"),
+    [
+        ("2026-03-02T07:59:59+00:00", False),
+        ("2026-03-02T08:00:00+00:00", True),
+        ("2026-03-02T15:59:59+00:00", True),
+        ("2026-03-02T16:00:00+00:00", False),
+        ("2026-03-07T12:00:00+00:00", False),  # Saturday
+        ("2026-03-30T07:00:00+00:00", True),  # the clocks went forward the day before
+    ],
+)
+def test_a_cron_rule_is_active_from_its_start_to_its_end(at, active):
+    assert (active_rule([OFFICE], datetime.fromisoformat(at)) is not None) == active
+
+
+def test_a_cron_rule_decides_alone_and_the_larger_of_two_opinions_counts():
+    both = scaling(
+        autoSetResources={"enable": True, "marginFraction": "0"}, externalScaler={"enable": True, "url": "http://a/b"}
+    )
+    other = Advice(source="external", resources=GpuResources(requests=GpuAmounts(tflops_milli=400_000)), reason="busy")
+    known = msgspec.structs.replace(SPREAD, external=other)
+    advice = advise(both, known, STATED, "high", NOW)
+    assert advice.source == "external"
+    assert advice.resources.requests.tflops_milli == 400_000
+    assert near(advice.resources.requests.vram_bytes, 8 * GIB)
+    timed = msgspec.structs.replace(both, cron=(OFFICE,))
+    assert advise(timed, known, STATED, "high", NOW) == Advice(
+        source="cron", resources=OFFICE.desired, rule="office", reason="cron rule office is active"
+    )
+    assert at_least(other.resources, other.resources) == other.resources
+
+
+# --- what cannot be followed ---
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"autoSetResources": {"targetVramPercentile": "1.5"}}, None),
+        ({"autoSetResources": {"targetVRAMPercentile": "1.5"}}, "targetVRAMPercentile: '1.5' is more than 1"),
+        (
+            {"autoSetResources": {"targetComputePercentile": "0.4"}},
+            "targetComputePercentile: '0.4' is not between the lower bound 0.5 and the upper bound 0.99: order",
+        ),
+        (
+            {"autoSetResources": {"minVRAMResourcesRatio": "6"}},
+            "minVRAMResourcesRatio: '6' is above maxVRAMResourcesRatio, 5: swap the two",
+        ),
+        ({"autoSetResources": {"interval": "1s"}}, "interval: '1s' is less than 15s"),
+        ({"autoSetResources": {"historyDataPeriod": "1s"}}, "historyDataPeriod: '1s' is less than 60s"),
+        (
+            {"cronScalingRules": [{"name": "a", "enable": True, "start": "0 9 * *", "end": "0 9 * * *"}]},
+            "cronScalingRules[0].start: '0 9 * *' is no cron expression of five fields",
+        ),
+        (
+            {"cronScalingRules": [{"name": "a", "enable": True, "start": "0 9 * * *", "end": "TZ=Mars/Base 0 9 * * *"}]},
+            "cronScalingRules[0].end: 'TZ=Mars/Base 0 9 * * *'",
+        ),
+        ({"externalScaler": {"enable": True, "url": "ftp://x"}}, "externalScaler.url: 'ftp://x' is no HTTP URL"),
+        (
+            {"cronScalingRules": [{"name": "a", "enable": True, "start": "0 9 * * *", "end": "0 9 * * *",
+                                   "desiredResources": {"requests": {"vram": "lots"}}}]},
+            "desiredResources requests.vram: 'lots' is not a size",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_followed_is_refused_with_field_value_and_fix(config, words):
+    if words is None:
+        assert scaling(**config).auto.vram.target == 0.98  # an unknown key: the API server prunes it
+        return
+    with pytest.raises(RequestError) as refused:
+        scaling(**config)
+    assert words in str(refused.value)
+
+
+def test_what_is_switched_off_is_not_read():
+    off = scaling(cronScalingRules=[{"name": "a", "start": "nonsense"}], externalScaler={"url": "nonsense"})
+    assert off == scaling()
+    assert off.interval_s == 0
