@@ -18,6 +18,7 @@ import nats.errors
 from nats.aio.client import Client
 
 from bus.errors import ApiError, BusUnreachableError, SecurityError
+from bus.express import Express
 from bus.publisher import Publisher
 from bus.security import OPEN, Security
 from bus.tasks import end
@@ -68,6 +69,7 @@ class Bus:
     def __init__(self, client: Client, inbox: str) -> None:
         self.client = client
         self.inbox = inbox
+        self.express = Express(client)
         self.publisher = Publisher(client, f"{inbox}.ack")
         self._closing = False
         self._reconnects = 0

@@ -222,6 +222,10 @@ class Follower:
         self._subscription = await self._bus.client.subscribe(
             inbox, cb=on_message, pending_msgs_limit=-1, pending_bytes_limit=-1
         )
+        self._bus.express.attach(
+            self._subscription,
+            lambda *message: generation == self._generation and self._on_delivery(*message),
+        )
         name = f"follow-{token_hex(6)}"
         config: dict[str, Any] = {
             "name": name,
@@ -249,28 +253,35 @@ class Follower:
 
     async def _unsubscribe(self) -> None:
         if self._subscription is not None:
+            self._bus.express.detach(self._subscription)
             with contextlib.suppress(nats.errors.Error, OSError):
                 await self._subscription.unsubscribe()
             self._subscription = None
 
     async def _on_message(self, message: Msg) -> None:
-        self._heard = asyncio.get_running_loop().time()
-        reply = message.reply
-        if not reply.startswith("$JS.ACK."):
+        raw = "".join(f"{name}: {value}\r\n" for name, value in (message.headers or {}).items()).encode()
+        if not self._on_delivery(message.subject.encode(), message.reply.encode(), raw, message.data):
+            self._heard = asyncio.get_running_loop().time()
             await self._on_status(message)
-            return
-        at = position(reply)
+
+    def _on_delivery(self, subject: bytes, reply: bytes, headers: bytes, payload: bytes) -> bool:
+        """Take a message of the stream; return False when it is something else: a heartbeat, or flow control."""
+        if not reply.startswith(b"$JS.ACK."):
+            return False
+        self._heard = asyncio.get_running_loop().time()
+        at = position(reply.decode())
         if at.consumer_seq != self._consumer_seq + 1:
             log.info("following %s: gap before delivery %d", self._stream, at.consumer_seq)
             self._generation += 1
             self._restart.set()
-            return
+            return True
         self._consumer_seq = at.consumer_seq
         if at.seq > self.seq:
-            record = Record(message.subject, at.seq, message.data, at.time_ns, deleted=not message.data)
-            self._deliver(record, _as_published(message, record) if self._original else record)
+            record = Record(subject.decode(), at.seq, payload, at.time_ns, not payload)
+            self._deliver(record, _as_published(headers, record) if self._original else record)
         if at.pending == 0:
             self._finish_loading(self.seq)
+        return True
 
     def _deliver(self, record: Record, shown: Record) -> None:
         self.seq = record.seq
@@ -328,13 +339,18 @@ class Follower:
         )
 
 
-def _as_published(message: Msg, record: Record) -> Record:
+def _as_published(headers: bytes, record: Record) -> Record:
     """Return a record that was copied from another stream with the sequence that it has there, and the time if it is told."""
-    headers = message.headers or {}
-    if imported := headers.get(IMPORTED):
+    if imported := _header(headers, IMPORTED):
         seq, time_ns = imported.split(" ")
         return msgspec.structs.replace(record, seq=int(seq), time_ns=int(time_ns))
-    return msgspec.structs.replace(record, seq=int(headers[_ORIGIN].split(" ")[1]))
+    return msgspec.structs.replace(record, seq=int(_header(headers, _ORIGIN).split(" ")[1]))
+
+
+def _header(headers: bytes, name: str) -> str:
+    """Return the value of one of a message's raw headers; empty when it is not there."""
+    _, found, rest = headers.partition(f"{name}: ".encode())
+    return rest.partition(b"\r\n")[0].decode() if found else ""
 
 
 def nanoseconds(stamp: str) -> int:

@@ -4,7 +4,8 @@ Pure: turns, records of STATE and the allocations of ledger records go in, decis
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
@@ -13,7 +14,7 @@ from bus.follower import Record
 from consumers.allocator.cluster import Cluster
 from consumers.allocator.decider import Decider
 from consumers.allocator.gangs import verdict
-from schemas.decision import Decision
+from schemas.decision import Attempt, Basis, Decision, Outcome, Way
 from schemas.journal import Adopt, Count, Drop, Free, Freeze, Place, Saw, Step, Tell, Turn
 from schemas.ledger import Allocation
 from schemas.pod import GpuRequest, Release, Schedule
@@ -28,22 +29,25 @@ class Replay:
 
     Args:
         name: The allocator.
-        state: What STATE has said of pools, nodes and GPUs, in its order; read as far as each decision had seen it.
+        state: What STATE has said of pools, nodes and GPUs, in its order, or the beginning of it; see :meth:`hear`.
         held: Allocations that the ledger record of a node at a sequence lists.
 
     Attributes:
         turns: Number of the turn played last.
     """
 
-    def __init__(self, name: str, state: Sequence[Record], held: Callable[[str, int], Iterable[Allocation]]) -> None:
+    def __init__(self, name: str, state: Iterable[Record], held: Callable[[str, int], Iterable[Allocation]]) -> None:
         self.name = name
         self.cluster = Cluster()
         self.snapshot = self.cluster.snapshot
         self._decider = Decider(name, self.cluster, lambda: 0)
-        self._state = state
+        self._ahead = deque(state)
         self._held = held
-        self._read = 0
         self.turns = 0
+
+    def hear(self, records: Iterable[Record]) -> None:
+        """STATE goes on with these records: each is taken in when a decision had seen it."""
+        self._ahead += records
 
     def play(self, turn: Turn) -> Iterator[Decision]:
         """Yield the decisions of the next turn, in order, complete but for what only the clock and commands know.
@@ -62,6 +66,7 @@ class Replay:
             decision = self._take(step)
             if decision is not None:
                 yield decision
+        self._decider.journal.take()  # it has been written
 
     def _take(self, step: Step) -> Decision | None:
         match step:
@@ -85,10 +90,10 @@ class Replay:
 
     def read_state(self, seq: int) -> None:
         """Take in what STATE had said up to a sequence."""
-        while self._read < len(self._state) and self._state[self._read].seq <= seq:
+        ahead = self._ahead
+        while ahead and ahead[0].seq <= seq:
             with contextlib.suppress(UndecodableError):  # what cannot be read counts as the allocator counted it
-                self.cluster.on_state(self._state[self._read])
-            self._read += 1
+                self.cluster.on_state(ahead.popleft())
 
     def _see(self, saw: Saw) -> None:
         self.read_state(saw.state)
@@ -119,16 +124,43 @@ class Replay:
         return decision
 
 
-def completed(replayed: Decision, said: Decision) -> Decision:
+class Said(msgspec.Struct, gc=False):
+    """Of a decision on record: which it is, and what a replay takes on trust. The rest need not be decoded to be compared."""
+
+    allocator: str
+    basis: Basis
+    outcome: Outcome
+    namespace: str
+    name: str
+    pool: str
+    node: str = ""
+    reason: str = ""
+    message: str = ""
+    attempts: tuple[Attempt, ...] = ()
+    duration_us: int = 0
+    way: Way = "native"
+
+
+def completed(replayed: Decision, said: Decision | Said) -> Decision:
     """Return a replayed decision with what a replay takes on trust: duration, earlier attempts, and whose command it was."""
-    decision = msgspec.structs.replace(replayed, attempts=said.attempts, duration_us=said.duration_us, way=said.way)
     if said.outcome != "released" or replayed.outcome != "released":
-        return decision
+        return msgspec.structs.replace(replayed, attempts=said.attempts, duration_us=said.duration_us, way=said.way)
     return msgspec.structs.replace(
-        decision,
+        replayed,
+        attempts=said.attempts,
+        duration_us=said.duration_us,
+        way=said.way,
         namespace=said.namespace,
         name=said.name,
         pool=said.pool,
         reason=said.reason,
         message=said.message,
     )
+
+
+def bare(said: Decision) -> Decision:
+    """Return a recorded decision as a replay comes to it, without what that takes on trust."""
+    bare = msgspec.structs.replace(said, attempts=(), duration_us=0, way="native")
+    if said.outcome != "released":
+        return bare
+    return msgspec.structs.replace(bare, namespace="", name="", pool="", reason="", message="")

@@ -63,9 +63,7 @@ def replay(
     if not verify:
         _compare(_rules(policy or [], settings or []), picture, as_json=as_json, nats=nats, store=store)
         return
-    started = time.perf_counter()
-    found = run(_verify(since, until, nats, store))
-    seconds = time.perf_counter() - started
+    found, seconds = run(_verify(since, until, nats, store))
     if as_json:
         from deploy.cli.output import print_json
 
@@ -76,7 +74,9 @@ def replay(
         raise typer.Exit(NEGATIVE)
 
 
-async def _verify(since: str | None, until: str | None, nats: list[str] | None, store: Path | None) -> "Verdict":
+async def _verify(
+    since: str | None, until: str | None, nats: list[str] | None, store: Path | None
+) -> "tuple[Verdict, float]":
     from bus.streams import LEDGER, stream_info
     from deploy.cli.when import ledger_sequence
     from deploy.replay.verify import Verifier
@@ -90,7 +90,9 @@ async def _verify(since: str | None, until: str | None, nats: list[str] | None, 
         if first > (end if last is None else last):
             after = f"after --to {until}" if last is not None else f"behind the ledger's last record, {end}"
             raise InputError(f"--from {since} is {after}: nothing would be compared")
-        return await Verifier(bus, first, last).run()
+        started = time.perf_counter()
+        found = await Verifier(bus, first, last).run()
+        return found, time.perf_counter() - started
 
 
 def _show(found: "Verdict", seconds: float) -> None:

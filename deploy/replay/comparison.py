@@ -1,32 +1,27 @@
-"""Lays what was recorded beside what comes out when it is thought again. Pure."""
+"""Lays what was recorded beside what comes out when it is thought again. Pure.
+
+It looks at millions of decisions, so only the newest are kept whole, and of all others a digest.
+"""
 
 from array import array
 from collections import defaultdict
-from typing import Any, Final
+from collections.abc import Collection
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from bus import codec
-from consumers.allocator.replay import completed
+from consumers.allocator.replay import Said, bare, completed
 from schemas.decision import Attempt, Decision
 
 SHOWN: Final = 10
+WHOLE: Final = 16_384
+"""Decisions of which one side is still to come that are kept whole; of those beyond, what is told of them is less."""
 
 Key = tuple[str, int]
 """Allocator and ordinal: the identity of a decision."""
 
-
-class _Ordinal(msgspec.Struct):
-    ordinal: int
-    ledger: int
-
-
-class _Identity(msgspec.Struct):
-    allocator: str
-    basis: _Ordinal
-
-
-_identity = msgspec.json.Decoder(_Identity)
+_said = msgspec.json.Decoder(Said)
 _decision = msgspec.json.Decoder(Decision)
 
 
@@ -38,7 +33,7 @@ class Difference(msgspec.Struct, frozen=True):
         sequence: At which sequence.
         fields: The fields that differ.
         recorded: What the log says.
-        replayed: What comes out now.
+        replayed: What comes out now; empty if that is so long ago that only its digest was kept.
     """
 
     stream: str
@@ -48,12 +43,45 @@ class Difference(msgspec.Struct, frozen=True):
     replayed: dict[str, Any]
 
 
+class _Entry(NamedTuple):
+    """A decision on record."""
+
+    stream: str
+    seq: int
+    raw: bytes
+    said: Said
+
+    @property
+    def key(self) -> Key:
+        return self.said.allocator, self.said.basis.ordinal
+
+
+class _Digests:
+    """What is kept of the decisions of one allocator, by ordinal: a digest, and of what."""
+
+    OUT: Final = 0
+    """Not asked for, or kept whole elsewhere."""
+    BARE: Final = 1
+    """Of the decision as it comes out."""
+    FULL: Final = 2
+    """Of the decision as it is on record."""
+
+    def __init__(self) -> None:
+        self.values = array("q")
+        self.kinds = bytearray()
+
+    def put(self, ordinal: int, kind: int, encoded: bytes) -> None:
+        self.values[ordinal - 1], self.kinds[ordinal - 1] = hash(encoded), kind
+
+
 class Comparison:
     """Matches decisions by allocator and ordinal, whichever side comes first.
 
     Args:
+        allocators: Whose journals there are: decisions of others are counted and not kept.
         first: Only decisions that had read the ledger at least up to this sequence.
         last: And at most up to this one; None for no bound.
+        whole: Decisions of each kind to keep whole.
 
     Attributes:
         reproduced: Decisions on record that came out the same, bit for bit.
@@ -64,34 +92,50 @@ class Comparison:
         attempts: Overtaken placements that a later decision tells of, and that came out the same.
     """
 
-    def __init__(self, first: int = 0, last: int | None = None) -> None:
-        self._first, self._last = first, last
+    def __init__(
+        self, allocators: Collection[str], first: int = 0, last: int | None = None, *, whole: int = WHOLE
+    ) -> None:
+        self._first, self._last, self._allocators, self._whole = first, last, allocators, whole
         self.reproduced = self.wrong = self.different = self.undecodable = self.attempts = 0
         self.differences: list[Difference] = []
-        self._digests: defaultdict[str, array[int]] = defaultdict(lambda: array("q"))
+        self._digests: defaultdict[str, _Digests] = defaultdict(_Digests)
         self._computed: dict[Key, Decision] = {}
         self._expected: dict[Key, bytes] = {}
-        self._recorded: defaultdict[Key, list[tuple[str, int, bytes]]] = defaultdict(list)
+        self._recorded: defaultdict[Key, list[_Entry]] = defaultdict(list)
+        self._left: defaultdict[str, set[int]] = defaultdict(set)
 
     @property
-    def unexplained(self) -> list[Key]:
+    def unexplained(self) -> int:
         """Recorded decisions that no journal leads to."""
-        return list(self._recorded)
+        return len(self._recorded) + sum(map(len, self._left.values()))
 
     @property
     def unheard(self) -> int:
         """Decisions that nobody ever heard of: their allocator died over them, or left the pod to others."""
-        return len(self._computed)
+        return len(self._computed) + sum(digests.kinds.count(_Digests.BARE) for digests in self._digests.values())
 
     def computed(self, decision: Decision) -> None:
         """A decision has been thought again."""
         key = decision.allocator, decision.basis.ordinal
-        self._digests[key[0]].append(0)
+        digests = self._digests[key[0]]
+        digests.values.append(0)
+        digests.kinds.append(_Digests.OUT)
         if not self._asked(decision.basis.ledger):
             return
         self._computed[key] = decision
         for entry in self._recorded.pop(key, ()):
-            self._compare(key, *entry)
+            self._compare(entry)
+        if len(self._computed) > self._whole:
+            oldest = next(iter(self._computed))
+            encoded = codec.encode(bare(self._computed.pop(oldest)))
+            self._digests[oldest[0]].put(oldest[1], _Digests.BARE, encoded)
+
+    def leave(self, allocator: str) -> None:
+        """An allocator cannot be followed further: what it decides from here on is counted and not kept."""
+        ordinals = self._left[allocator]
+        for key in [key for key in self._recorded if key[0] == allocator]:
+            ordinals.add(key[1])
+            del self._recorded[key]
 
     def _asked(self, ledger: int) -> bool:
         return self._first <= ledger and (self._last is None or ledger <= self._last)
@@ -99,58 +143,81 @@ class Comparison:
     def recorded(self, stream: str, seq: int, raw: bytes) -> None:
         """LEDGER or DECISION holds a decision."""
         try:
-            identity = _identity.decode(raw)
+            said = _said.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError):
             self.undecodable += 1
             return
-        if not self._asked(identity.basis.ledger):
-            return
-        key = identity.allocator, identity.basis.ordinal
-        if key in self._computed or key in self._expected:
-            self._compare(key, stream, seq, raw)
-        elif key[1] > len(self._digests[key[0]]):
-            self._recorded[key].append((stream, seq, raw))
-        elif self._digests[key[0]][key[1] - 1] != hash(raw):  # repeated after a crash: it must be as before
-            self._differ(stream, seq, raw, b"{}")
+        if self._asked(said.basis.ledger):
+            self._compare(_Entry(stream, seq, raw, said))
 
-    def _compare(self, key: Key, stream: str, seq: int, raw: bytes) -> None:
-        expected = self._expected.pop(key, None)
+    def _compare(self, entry: _Entry) -> None:
+        expected = self._expected.pop(entry.key, None)
         if expected is not None:  # the ledger and the announcement say the same bytes
-            if raw != expected:
-                self._differ(stream, seq, raw, expected)
+            if entry.raw != expected:
+                self._differ(entry, entry.raw, expected)
             return
-        computed = self._computed.pop(key, None)
+        computed = self._computed.pop(entry.key, None)
         if computed is None:
-            self.recorded(stream, seq, raw)
-            return
-        said = _decision.decode(raw)
-        expected = codec.encode(completed(computed, said))
-        self._digests[key[0]][key[1] - 1] = hash(expected)
-        if said.node:
-            self._expected[key] = expected
-        if raw != expected:
-            self._differ(stream, seq, raw, expected)
-            self.wrong += 1
-        elif all(self._holds(stream, seq, said, attempt) for attempt in said.attempts):
+            self._compare_digest(entry)
+        else:
+            self._settle(entry, codec.encode(completed(computed, entry.said)))
+
+    def _settle(self, entry: _Entry, expected: bytes) -> None:
+        """The first record of a decision has come, and ``expected`` is what it should be."""
+        allocator, ordinal = entry.key
+        self._digests[allocator].put(ordinal, _Digests.FULL, expected)
+        if entry.said.node:
+            self._expected[entry.key] = expected
+            if len(self._expected) > self._whole:
+                del self._expected[next(iter(self._expected))]
+        same = entry.raw == expected
+        if not same:
+            self._differ(entry, entry.raw, expected)
+        for attempt in entry.said.attempts if same else ():
+            same = self._holds(entry, attempt) and same
+        if same:
             self.reproduced += 1
         else:
             self.wrong += 1
 
-    def _holds(self, stream: str, seq: int, said: Decision, attempt: Attempt) -> bool:
+    def _compare_digest(self, entry: _Entry) -> None:
+        allocator, ordinal = entry.key
+        digests = self._digests[allocator]
+        kind = digests.kinds[ordinal - 1] if 0 < ordinal <= len(digests.kinds) else None
+        if kind is None and (allocator in self._left or allocator not in self._allocators):
+            self._left[allocator].add(ordinal)
+        elif kind is None:
+            self._recorded[entry.key].append(entry)
+        elif kind == _Digests.BARE:
+            self._settle_late(entry)
+        elif digests.values[ordinal - 1] != hash(entry.raw):  # repeated after a crash: it must be as before
+            self._differ(entry, entry.raw, b"{}")
+
+    def _settle_late(self, entry: _Entry) -> None:
+        try:
+            decision = _decision.decode(entry.raw)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self.undecodable += 1
+            return
+        allocator, ordinal = entry.key
+        same = self._digests[allocator].values[ordinal - 1] == hash(codec.encode(bare(decision)))
+        self._settle(entry, codec.encode(decision) if same else b"{}")
+
+    def _holds(self, entry: _Entry, attempt: Attempt) -> bool:
         """Whether an earlier placement of the pod is told as it came out; one that was told before is not looked at again."""
-        tried = self._computed.pop((said.allocator, attempt.decided), None)
+        tried = self._computed.pop((entry.said.allocator, attempt.decided), None)
         if tried is None:
             return True
         self.attempts += 1
         told = msgspec.structs.replace(tried, node=attempt.node, gpus=attempt.gpus)
         if told == tried:
             return True
-        self._differ(stream, seq, codec.encode(told), codec.encode(tried))
+        self._differ(entry, codec.encode(told), codec.encode(tried))
         return False
 
-    def _differ(self, stream: str, seq: int, recorded: bytes, replayed: bytes) -> None:
+    def _differ(self, entry: _Entry, recorded: bytes, replayed: bytes) -> None:
         self.different += 1
         if len(self.differences) < SHOWN:
             left, right = msgspec.json.decode(recorded), msgspec.json.decode(replayed)
             fields = tuple(field for field in Decision.__struct_fields__ if left.get(field) != right.get(field))
-            self.differences.append(Difference(stream, seq, fields or ("encoding",), left, right))
+            self.differences.append(Difference(entry.stream, entry.seq, fields or ("encoding",), left, right))

@@ -1,5 +1,7 @@
 """The history of a bus under other rules, beside what happened in truth."""
 
+import asyncio
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -9,14 +11,15 @@ from bus import codec, subjects
 from bus.connection import Bus
 from bus.errors import UndecodableError
 from bus.follower import Record
-from bus.history import batches, past_state
+from bus.history import batches
 from bus.streams import DECISION, JOURNAL, LEDGER
 from consumers.allocator.engine import Capacity
 from deploy.cli.fold import World
+from deploy.replay.past import StateReader, present, seen_by
 from deploy.replay.scenario import Result, Sample, Scenario, percents, summarise
 from schemas.cluster import PlacementMode, Pool
 from schemas.decision import Decision
-from schemas.journal import Saw, Turn
+from schemas.journal import Turn
 from schemas.ledger import NodeRecord
 from schemas.quota import Usage
 
@@ -60,23 +63,29 @@ async def play(bus: Bus, rules: Sequence[Rules]) -> list[Result]:
     Raises:
         BusError: A stream cannot be read.
     """
-    state = await past_state(bus, STATE_KINDS)
-    truth, actual = await _truth(bus, state)
+    held = await present(bus, STATE_KINDS)
+    truth, actual = await _truth(bus, held)
     scenarios = [Scenario(one.name, one.apply) for one in rules]
-    read = 0
-    async for batch in batches(bus, JOURNAL, ["gpubus.journal.*"]):
-        for record in batch:
-            try:
-                turn = codec.decode_as(Turn, record.payload).data
-            except UndecodableError:
-                continue
-            seen = max((step.state for step in turn.steps if isinstance(step, Saw)), default=0)
-            while read < len(state) and state[read].seq <= seen:
+    state = StateReader(bus, STATE_KINDS, held)
+    ahead: deque[Record] = deque()
+    try:
+        async for batch in batches(bus, JOURNAL, ["gpubus.journal.*"]):
+            for record in batch:
+                try:
+                    turn = codec.decode_as(Turn, record.payload).data
+                except UndecodableError:
+                    continue
+                seen = seen_by(turn)
+                ahead += await state.read_to(seen)
+                while ahead and ahead[0].seq <= seen:
+                    said = ahead.popleft()
+                    for scenario in scenarios:
+                        scenario.on_state(said)
                 for scenario in scenarios:
-                    scenario.on_state(state[read])
-                read += 1
-            for scenario in scenarios:
-                scenario.play(turn, record.time_ns)
+                    scenario.play(turn, record.time_ns)
+                await asyncio.sleep(0)  # the server gives up on whoever does not read for ten seconds
+    finally:
+        await state.close()
     results = [scenario.finish(actual) for scenario in scenarios]
     truth.pods = max((result.pods for result in results), default=len(actual))
     truth.unplaced = truth.pods - truth.placed
@@ -110,9 +119,8 @@ async def _truth(bus: Bus, state: list[Record]) -> tuple[Result, dict[str, str]]
 
 def _capacity(state: list[Record]) -> Capacity:
     world = World()
-    newest = {record.subject: record for record in state}
-    for record in newest.values():
-        if not record.deleted and not record.subject.startswith("gpubus.state.quota."):
+    for record in state:
+        if not record.subject.startswith("gpubus.state.quota."):
             world.put_state(record)
     return world.snapshot.total()
 

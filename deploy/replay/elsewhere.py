@@ -3,18 +3,19 @@
 from bus import codec, subjects
 from bus.connection import Bus
 from bus.errors import UndecodableError
-from bus.history import batches, past_state
+from bus.history import batches
 from bus.streams import JOURNAL
 from consumers.allocator.engine import ENGINE_VERSION, Policy, Snapshot, decide
 from consumers.allocator.replay import Replay
 from deploy.replay.ledger import LedgerReader
+from deploy.replay.past import StateReader, present, seen_by
 from schemas.cluster import GpuInventory, Pool
 from schemas.decision import Decision
 from schemas.event import utc
 from schemas.journal import Adopt, Free, Place, Turn
 from schemas.pod import GpuRequest
 
-STATE_KINDS = ("pool", "node", "gpu", "quota")
+STATE_KINDS = ("pool", "expected", "node", "gpu", "quota")
 
 
 async def ask(bus: Bus, decision: Decision, node: str) -> Decision | None:
@@ -27,7 +28,8 @@ async def ask(bus: Bus, decision: Decision, node: str) -> Decision | None:
         BusError: A stream cannot be read.
     """
     ledger = LedgerReader(bus, lambda *_: None)
-    mind = Replay(decision.allocator, await past_state(bus, STATE_KINDS), ledger.allocations)
+    state = StateReader(bus, STATE_KINDS, await present(bus, STATE_KINDS))
+    mind = Replay(decision.allocator, (), ledger.allocations)
     try:
         async for batch in batches(bus, JOURNAL, [subjects.journal(decision.allocator)]):
             for record in batch:
@@ -40,6 +42,8 @@ async def ask(bus: Bus, decision: Decision, node: str) -> Decision | None:
                 needed = [step.seq for step in turn.steps if isinstance(step, Adopt) and step.seq]
                 await ledger.read_to(max(needed, default=0))
                 await ledger.fetch(needed)
+                ledger.forget(mind.cluster.ledger_seq)
+                mind.hear(await state.read_to(seen_by(turn)))
                 steps = [step for step in turn.steps if isinstance(step, Place | Free)]
                 for step, again in zip(steps, mind.play(turn), strict=True):
                     if again.basis.ordinal == decision.basis.ordinal and isinstance(step, Place):
@@ -47,6 +51,7 @@ async def ask(bus: Bus, decision: Decision, node: str) -> Decision | None:
                         return _alone(mind.snapshot, node, step.request)
     finally:
         await ledger.close()
+        await state.close()
     return None
 
 

@@ -1,5 +1,6 @@
 """Ledger records by sequence, read as they are needed and forgotten when nobody can ask for them any more."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Final
 
@@ -15,6 +16,12 @@ from schemas.ledger import Allocation, NodeRecord
 
 KEPT: Final = 8192
 """Records kept without looking which of them are still needed."""
+
+MOST: Final = 4 * KEPT
+"""Records kept that are not their node's newest, if somebody might need them: an allocator that rests needs them once."""
+
+AT_ONCE: Final = 64
+"""Records fetched again at the same time."""
 
 
 class _Stored(msgspec.Struct):
@@ -49,6 +56,7 @@ class LedgerReader:
         self._held: dict[int, tuple[Allocation, ...]] = {}
         self._newest: dict[str, int] = {}
         self._ended = False
+        self._full = KEPT
         self.seq = 0
 
     async def read_to(self, seq: int | None) -> None:
@@ -83,16 +91,23 @@ class LedgerReader:
             ApiError: The stream holds one of them no more.
             UndecodableError: One cannot be read.
         """
-        for seq in seqs:
-            if seq not in self._held:
-                found = _got.decode(await self._bus.api(f"STREAM.MSG.GET.{LEDGER}", {"seq": seq})).message.data
-                self._held[seq] = codec.decode_as(NodeRecord, found).data.allocations if found else ()
+        missing = [seq for seq in seqs if seq not in self._held]
+        for first in range(0, len(missing), AT_ONCE):
+            await asyncio.gather(*map(self._fetch, missing[first : first + AT_ONCE]))
+
+    async def _fetch(self, seq: int) -> None:
+        found = _got.decode(await self._bus.api(f"STREAM.MSG.GET.{LEDGER}", {"seq": seq})).message.data
+        self._held[seq] = codec.decode_as(NodeRecord, found).data.allocations if found else ()
 
     def forget(self, before: int) -> None:
         """Nobody is likely to ask for a record below ``before`` that is not its node's newest."""
-        if len(self._held) > KEPT:
-            newest = set(self._newest.values())
-            self._held = {seq: held for seq, held in self._held.items() if seq >= before or seq in newest}
+        if len(self._held) <= self._full:
+            return
+        newest = set(self._newest.values())
+        others = sorted(seq for seq in self._held if seq >= before and seq not in newest)[-MOST:]
+        kept = newest.intersection(self._held).union(others)
+        self._held = {seq: held for seq, held in self._held.items() if seq in kept}
+        self._full = len(kept) + KEPT  # looking through all of them with every turn would be in vain
 
     def allocations(self, _node: str, seq: int) -> tuple[Allocation, ...]:
         """Return what the record at a sequence lists."""

@@ -1,26 +1,31 @@
 """Takes every allocator through its journal again and compares what it decides with what is on record."""
 
+import asyncio
 from collections.abc import AsyncGenerator
+from typing import Final
 
 import msgspec
 
-from bus import codec
+from bus import codec, subjects
 from bus.connection import Bus
 from bus.errors import ApiError, UndecodableError
 from bus.follower import Record
-from bus.history import batches, newest, past_state
+from bus.history import batches, newest
 from bus.invariants import LedgerChecker, Violation
 from bus.streams import DECISION, JOURNAL, LEDGER, stream_info
 from consumers.allocator.engine import ENGINE_VERSION
 from consumers.allocator.replay import JournalGapError, Replay
 from deploy.replay.comparison import Comparison, Difference
 from deploy.replay.ledger import LedgerReader
+from deploy.replay.past import StateReader, present, seen_by
 from schemas.event import Event
 from schemas.journal import Adopt, Turn
 from schemas.ledger import NodeRecord
 
-STATE_KINDS = ("pool", "expected", "node", "gpu", "quota")
+STATE_KINDS: Final = ("pool", "expected", "node", "gpu", "quota")
 
+TURNS: Final = 16
+"""Turns played before the announcements of that time are read: what came out waits for them whole."""
 
 _announced = msgspec.json.Decoder(Event[msgspec.Raw])
 
@@ -57,6 +62,21 @@ class Verdict(msgspec.Struct, kw_only=True):
     notes: list[str] = []
 
 
+class _Mind:
+    """One allocator that is followed, and how far STATE has been read for it."""
+
+    def __init__(self, name: str, state: StateReader, ledger: LedgerReader) -> None:
+        self.replay = Replay(name, (), ledger.allocations)
+        self._state = state
+
+    async def prepare(self, turn: Turn) -> None:
+        """Have at hand what STATE had said when a turn was taken."""
+        self.replay.hear(await self._state.read_to(seen_by(turn)))
+
+    async def close(self) -> None:
+        await self._state.close()
+
+
 class Verifier:
     """One pass over JOURNAL, LEDGER and DECISION.
 
@@ -68,11 +88,12 @@ class Verifier:
 
     def __init__(self, bus: Bus, first: int = 0, last: int | None = None) -> None:
         self._bus = bus
-        self._comparison = Comparison(first, last)
+        self._bounds = first, last
+        self._comparison = Comparison((), first, last)
         self._checker = LedgerChecker(None)
         self._ledger = LedgerReader(bus, self._on_ledger)
-        self._state: list[Record] = []
-        self._minds: dict[str, Replay] = {}
+        self._held: list[Record] = []
+        self._minds: dict[str, _Mind] = {}
         self._left: set[str] = set()
         self._early: dict[str, dict[int, tuple[Turn, Record]]] = {}
         self.verdict = Verdict()
@@ -85,17 +106,22 @@ class Verifier:
         """
         state = (await stream_info(self._bus, LEDGER)).state
         self._checker = LedgerChecker(None, complete=state.messages == state.last_seq)
-        self._state = await past_state(self._bus, STATE_KINDS)
-        last = {record.subject: record.seq for record in (await newest(self._bus, JOURNAL, ["gpubus.journal.*"]))[0]}
+        self._held = await present(self._bus, STATE_KINDS)
+        records, _ = await newest(self._bus, JOURNAL, ["gpubus.journal.*"])
+        last = {record.subject: record.seq for record in records}
+        authors = frozenset(subjects.names(record.subject)[-1] for record in records)
+        self._comparison = Comparison(authors, *self._bounds)
         decisions = batches(self._bus, DECISION, ["gpubus.decision.>"])
         try:
             async for batch in batches(self._bus, JOURNAL, ["gpubus.journal.*"]):
-                for record in batch:
+                for number, record in enumerate(batch, 1):
                     await self._on_turn(record, last=last.get(record.subject) == record.seq)
-                await self._announced_until(decisions, batch[-1].time_ns)
+                    await asyncio.sleep(0)  # the server gives up on whoever does not read for ten seconds
+                    if number % TURNS == 0 or number == len(batch):
+                        await self._announced_until(decisions, record.time_ns)
             for name, early in list(self._early.items()):
                 if early:
-                    self._leave(
+                    await self._leave(
                         name, f"{name} cannot be followed beyond turn {self._next(name) - 1}: the next is missing"
                     )
             await self._ledger.read_to(None)
@@ -103,6 +129,8 @@ class Verifier:
         finally:
             await decisions.aclose()
             await self._ledger.close()
+            for mind in self._minds.values():
+                await mind.close()
         return self._sum_up()
 
     async def _on_turn(self, record: Record, *, last: bool) -> None:
@@ -121,36 +149,44 @@ class Verifier:
         while name not in self._left and (following := early.pop(self._next(name), None)) is not None:
             await self._follow(*following)
         if last and not early:
-            self._minds.pop(name, None)
-        self._ledger.forget(min((mind.cluster.ledger_seq for mind in self._minds.values()), default=0))
+            await self._close(name)
+        self._ledger.forget(min((mind.replay.cluster.ledger_seq for mind in self._minds.values()), default=0))
+
+    async def _close(self, name: str) -> None:
+        mind = self._minds.pop(name, None)
+        if mind is not None:
+            await mind.close()
 
     def _next(self, name: str) -> int:
-        return self._minds[name].turns + 1 if name in self._minds else 1
+        return self._minds[name].replay.turns + 1 if name in self._minds else 1
 
     async def _follow(self, turn: Turn, record: Record) -> None:
         name = turn.allocator
         if turn.engine != ENGINE_VERSION:
-            self._leave(
+            await self._leave(
                 name, f"{name} decided by the rules of engine {turn.engine}, and this is engine {ENGINE_VERSION}"
             )
             return
         mind = self._minds.get(name)
         if mind is None:
             self.verdict.allocators += 1
-            mind = self._minds[name] = Replay(name, self._state, self._ledger.allocations)
+            state = StateReader(self._bus, STATE_KINDS, self._held)
+            mind = self._minds[name] = _Mind(name, state, self._ledger)
         needed = [step.seq for step in turn.steps if isinstance(step, Adopt) and step.seq]
         await self._ledger.read_to(max(needed, default=0))
         try:
             await self._ledger.fetch(needed)
-            for decision in mind.play(turn):
+            await mind.prepare(turn)
+            for decision in mind.replay.play(turn):
                 self._comparison.computed(decision)
         except (JournalGapError, ApiError, UndecodableError) as error:
-            self._leave(name, f"{name} cannot be followed beyond JOURNAL {record.seq}: {error}")
+            await self._leave(name, f"{name} cannot be followed beyond JOURNAL {record.seq}: {error}")
 
-    def _leave(self, name: str, why: str) -> None:
+    async def _leave(self, name: str, why: str) -> None:
         self._left.add(name)
         self._early.pop(name, None)
-        self._minds.pop(name, None)
+        self._comparison.leave(name)
+        await self._close(name)
         self.verdict.notes.append(why)
 
     def _on_ledger(self, record: Record, node: str, data: NodeRecord | None, problem: str) -> None:
@@ -177,11 +213,10 @@ class Verifier:
 
     def _sum_up(self) -> Verdict:
         found, compared = self.verdict, self._comparison
-        unexplained = compared.unexplained
         found.reproduced, found.different = compared.reproduced, compared.different
         found.differences, found.violations = compared.differences, self._checker.violations
         found.undecodable += compared.undecodable
         found.attempts, found.unheard = compared.attempts, compared.unheard
-        found.unexplained = len(unexplained)
-        found.decisions = compared.reproduced + compared.wrong + len(unexplained)
+        found.unexplained = compared.unexplained
+        found.decisions = compared.reproduced + compared.wrong + compared.unexplained
         return found
