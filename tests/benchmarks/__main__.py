@@ -7,7 +7,15 @@ import uvloop
 
 from producers.simulator.generator import generate
 from producers.simulator.trace import read_trace
-from tests.benchmarks import bench_admission, bench_agent, bench_engine, bench_metrics, bench_watcher, end_to_end
+from tests.benchmarks import (
+    bench_admission,
+    bench_agent,
+    bench_engine,
+    bench_metrics,
+    bench_replay,
+    bench_watcher,
+    end_to_end,
+)
 
 
 def main() -> None:
@@ -15,8 +23,11 @@ def main() -> None:
     parser.add_argument("--trace", type=Path, help="directory with an openb CSV pair; default: a generated cluster")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of the throughput rows")
     parser.add_argument(
-        "--only", choices=["end-to-end", "engine", "agent", "metrics", "admission", "watcher"], help="run one part"
+        "--only",
+        choices=["end-to-end", "engine", "agent", "metrics", "admission", "watcher", "replay"],
+        help="run one part",
     )
+    parser.add_argument("--events", type=int, default=100_000, help="events of the log that is looked back on")
     options = parser.parse_args()
     if options.only in (None, "agent"):
         uvloop.run(bench_agent.report())
@@ -26,7 +37,9 @@ def main() -> None:
         uvloop.run(bench_admission.report())
     if options.only in (None, "watcher"):
         uvloop.run(bench_watcher.report())
-    if options.only in ("agent", "metrics", "admission", "watcher"):
+    if options.only in (None, "replay"):
+        uvloop.run(bench_replay.report(options.events))
+    if options.only in ("agent", "metrics", "admission", "watcher", "replay"):
         return
     trace = read_trace(options.trace) if options.trace else generate(1213, 8152, seed=1)
     if options.only != "engine":
