@@ -54,6 +54,16 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     warnings: tuple[str, ...] = ()
 
 
+class Decided(msgspec.Struct, frozen=True, kw_only=True):
+    """An :class:`Admitted` whose patch stays in JSON, for who only passes it on."""
+
+    allowed: bool
+    patch: msgspec.Raw = msgspec.Raw()
+    message: str = ""
+    code: int = 0
+    warnings: tuple[str, ...] = ()
+
+
 class Understood(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Answer of a mutator to who asks what a pod would ask for, were it created.
 

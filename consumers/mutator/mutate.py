@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from consumers.mutator import environment
+from consumers.mutator.alike import Alike
 from consumers.mutator.client import Client
 from consumers.mutator.environment import Variable, literal
 from consumers.mutator.isolation import ADDED, isolate
@@ -78,6 +79,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         clients: For a pool and a vendor, what the pool puts into its pods; None if it does not say.
         bounds: For a namespace, its quotas and what its pods hold.
         namespaces: Labels of a namespace; None while they are not known.
+        alike: What pods ask for that were read with all this.
     """
 
     options: Options = Options()
@@ -87,6 +89,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     clients: Callable[[str, str], Client | None] = lambda _pool, _vendor: None
     bounds: Callable[[str], Bounds] = lambda _namespace: Bounds()
     namespaces: Callable[[str], dict[str, str] | None] = lambda _namespace: None
+    alike: Alike = msgspec.field(default_factory=Alike)
 
 
 def mutate(raw: bytes, namespace: str, admission: str, context: Context) -> Mutation:
@@ -105,13 +108,13 @@ def mutate(raw: bytes, namespace: str, admission: str, context: Context) -> Muta
     defaults = context.defaults(namespace, view.annotation(keys.PROFILE), view.annotation(POOL_KEY))
     hami, native = _hami(context), tuple(name for name, _ in defaults.native_resources)
     view = migrated(view, context.options.auto_migration, context.namespaces(namespace), native, hami)
-    request = parse_pod(view, tensorfusion_defaults=defaults, hami_config=hami)
+    request = context.alike.get(view, lambda pod: parse_pod(pod, tensorfusion_defaults=defaults, hami_config=hami))
     if request is None:
         return Mutation()
     _refuse(pod, request)
     check(context.bounds(namespace), request)
     slot = _slot(pod, namespace, view, admission)
-    changed = _whole.decode(raw)  # a fifth of what a deep copy costs
+    changed = _copy(pod)
     warnings = _change(changed, view, request, context, frozenset(native))
     if slot is not None:
         changed["metadata"]["labels"] = {**(changed["metadata"].get("labels") or {}), SLOT_LABEL: slot.id}
@@ -133,6 +136,29 @@ def _decode(raw: bytes, namespace: str) -> tuple[dict[str, Any], PodSpecView]:
     if not known.spec.containers:
         raise RequestError("spec.containers", "", "is empty", "a pod has at least one container")
     return pod, with_moved(msgspec.structs.replace(view_of(known), namespace=namespace))
+
+
+def _copy(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return a pod of which all may be changed that :func:`_change` changes; the rest is shared, and so seen to be the same."""
+    spec = dict(pod["spec"])
+    for kind in ("initContainers", "containers"):
+        if spec.get(kind):
+            spec[kind] = [_container_copy(container) for container in spec[kind]]
+    if spec.get("volumes"):
+        spec["volumes"] = list(spec["volumes"])
+    return {**pod, "metadata": dict(pod["metadata"]), "spec": spec}
+
+
+def _container_copy(container: dict[str, Any]) -> dict[str, Any]:
+    copied = dict(container)
+    if copied.get("resources"):
+        copied["resources"] = {
+            part: dict(amounts) if isinstance(amounts, dict) else amounts
+            for part, amounts in copied["resources"].items()
+        }
+    if copied.get("volumeMounts"):
+        copied["volumeMounts"] = list(copied["volumeMounts"])
+    return copied
 
 
 def _refuse(pod: dict[str, Any], request: GpuRequest) -> None:

@@ -1,23 +1,31 @@
 """Reads a request's body, up to a size."""
 
-from starlette.requests import Request
+from starlette.types import Receive
 
 
 class TooLargeError(ValueError):
     """The body is larger than it may be."""
 
 
-async def read_body(request: Request, most: int) -> bytes:
+class GoneError(Exception):
+    """The client went away half way."""
+
+
+async def read_body(receive: Receive, most: int) -> bytes:
     """Return the body.
 
     Raises:
         TooLargeError: It has more than ``most`` bytes; the rest is not read.
-        ClientDisconnect: The client went away half way.
+        GoneError: The client went away half way.
     """
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
+    parts, size, more = list[bytes](), 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise GoneError
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
         if size > most:
             raise TooLargeError(f"the body is over {most} bytes")
-        parts.append(part)
+        more = message.get("more_body", False)
     return b"".join(parts)

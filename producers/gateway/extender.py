@@ -8,12 +8,12 @@ from collections import OrderedDict
 from typing import Final, Protocol, TypeVar
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from bus.errors import CallError
-from producers.gateway.body import TooLargeError, read_body
+from producers.gateway.body import GoneError, TooLargeError, read_body
 from schemas.extender import (
     MOST_POINTS,
     ExtenderBindingArgs,
@@ -164,7 +164,7 @@ class _BadRequestError(ValueError):
 
 async def _read(request: Request, decoder: msgspec.json.Decoder[_T]) -> tuple[bytes, _T]:
     try:
-        body = await read_body(request, LARGEST_BODY)
+        body = await read_body(request.receive, LARGEST_BODY)
         return body, decoder.decode(body)
     except TooLargeError:
         raise _BadRequestError(
@@ -172,7 +172,7 @@ async def _read(request: Request, decoder: msgspec.json.Decoder[_T]) -> tuple[by
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _BadRequestError(f"the request cannot be read: {error}") from None
-    except ClientDisconnect:
+    except GoneError:
         raise _BadRequestError("the connection was closed half way") from None
 
 

@@ -7,7 +7,7 @@ import msgspec
 from schemas.admission import (
     REVIEW_VERSION,
     Admit,
-    Admitted,
+    Decided,
     Review,
     ReviewAnswer,
     ReviewRequest,
@@ -54,9 +54,9 @@ def question(request: ReviewRequest) -> Admit:
     return Admit(uid=request.uid, namespace=request.namespace, pod=request.object, dry_run=bool(request.dry_run))
 
 
-def answer(uid: str, admitted: Admitted) -> bytes:
+def answer(uid: str, admitted: Decided) -> bytes:
     """Return the answer to the review ``uid``."""
-    patch = _json.encode(admitted.patch) if admitted.patch else b""
+    patch = bytes(admitted.patch)
     code = admitted.code or 403
     reason = _REASONS.get(code, "")
     status = None if admitted.allowed else Status(message=admitted.message, code=code, reason=reason)

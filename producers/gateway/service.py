@@ -20,7 +20,7 @@ from producers.gateway.extender import Extender, ExtenderStatistics
 from producers.gateway.rest import Rest
 from producers.gateway.sockets import listen, loopback
 from producers.gateway.tls import Certificate
-from schemas.admission import Admit, Admitted
+from schemas.admission import Admit, Decided
 from schemas.inspection import Answer, Dump, Simulate
 
 INSPECT_TIMEOUT_S: Final = 10.0
@@ -37,7 +37,7 @@ class BusMutators:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
-    async def admit(self, request: Admit, timeout: float) -> Admitted:
+    async def admit(self, request: Admit, timeout: float) -> Decided:
         """Ask; ask another one when the first has died over it, as long as there is time: a mutation may be repeated.
 
         Raises:
@@ -47,7 +47,7 @@ class BusMutators:
         while True:
             left = deadline - asyncio.get_running_loop().time()
             try:
-                return await rpc.call(self._bus, "mutate", request, Admitted, timeout=max(min(left, timeout / 3), 0.05))
+                return await rpc.call(self._bus, "mutate", request, Decided, timeout=max(min(left, timeout / 3), 0.05))
             except CallError:
                 if deadline - asyncio.get_running_loop().time() < 2 * RETRY_PAUSE_S:
                     raise
@@ -85,6 +85,7 @@ class _Server(uvicorn.Server):
             lifespan="off",
             log_config=None,
             access_log=False,
+            proxy_headers=False,  # nobody's address matters
             server_header=False,
             ws="none",
             timeout_graceful_shutdown=DRAIN_S,

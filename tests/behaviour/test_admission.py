@@ -16,6 +16,7 @@ from consumers.mutator.mutate import SLOT_LABEL, Context
 from consumers.mutator.operators import Operators
 from consumers.mutator.options import Options, read_options
 from consumers.mutator.service import Mutator
+from producers.gateway.app import patience_of
 from producers.gateway.service import GatewayService
 from producers.gateway.tls import Certificate, CertificateError
 from schemas.cluster import Namespace
@@ -153,6 +154,30 @@ async def test_what_is_no_review(client, body, says):
     answer = await client.post("/mutate-v1-pod", content=body)
     assert answer.status_code == 400
     assert says in answer.text
+
+
+async def test_how_long_the_api_server_waits_is_read_from_the_url_whatever_stands_there(bus, client):
+    async with running(Mutator(bus, "m", lambda: CONTEXT)):
+        for query in ("timeout=5s", "timeout=", "timeout=%FF", "&&&=&" * 400, "timeout=9" + "9" * 2000 + "s"):
+            answer = await client.post(f"/mutate-v1-pod?{query}", json=review(gpu_pod()))
+            assert answer.status_code == 200, query
+    answer = await client.get("/mutate-v1-pod")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+
+
+@pytest.mark.parametrize(
+    ("query", "seconds"),
+    [
+        (b"", 9),
+        (b"timeout=10s", 9),
+        (b"timeout=1m30s", 54),
+        (b"timeout=2.5s", 2.25),
+        (b"timeout=0s", 9),
+        (b"timeout=x", 9),
+    ],
+)
+def test_part_of_the_api_servers_patience_is_ours(query, seconds):
+    assert patience_of(query) == seconds
 
 
 async def test_a_mutator_that_dies_fails_no_request(bus, server, client):

@@ -4,9 +4,10 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import msgspec
+import nats.errors
 import pytest
 
-from bus import codec, ledger, rpc, subjects, timers
+from bus import codec, direct, ledger, rpc, subjects, timers
 from bus.connection import Bus
 from bus.consumer import PullConsumer
 from bus.deadletter import get_letter, retry_letter
@@ -314,6 +315,29 @@ async def test_what_needs_no_waiting_is_answered_at_once(bus):
         await rpc.call(bus, "double", Ask(6), Ask)
     assert (service.statistics().answered, service.statistics().failed) == (5, 1)
     await service.stop()
+
+
+async def test_a_message_that_cannot_be_handled_where_it_is_read_ends_no_reading(bus, caplog):
+    seen = []
+
+    def handle(message):
+        if message.data == b"bad":
+            raise ValueError("unreadable")
+        seen.append(message.data)
+
+    subscription = await direct.subscribe(bus.client, "gpubus.test.direct", handle)
+    for payload in (b"one", b"bad", b"two"):
+        direct.publish(bus.client, "gpubus.test.direct", payload)
+    await eventually(lambda: seen == [b"one", b"two"])
+    assert "a message could not be handled" in caplog.text
+    await subscription.unsubscribe()
+
+
+async def test_publishing_without_waiting_says_when_nothing_can_be_sent(server):
+    async with await Bus.connect(server.url, name="lonely") as bus:
+        client = bus.client
+    with pytest.raises(nats.errors.Error):
+        direct.publish(client, "gpubus.test.direct", b"late")
 
 
 async def test_answers_in_parts_are_gathered_and_errors_come_through(bus):

@@ -23,13 +23,12 @@ from typing import Any
 
 import nats.errors
 import trustme
-from starlette.requests import Request
-from starlette.responses import Response
 
 from bus import subjects
 from bus.connection import Bus
 from deploy.local.processes import RoleProcess
-from producers.gateway.app import Gateway
+from producers.gateway.app import LARGEST_BODY, Gateway, Said
+from producers.gateway.body import read_body
 from producers.gateway.service import GatewayService
 from producers.gateway.tls import Certificate
 from schemas.kube.resources import CustomResource
@@ -41,13 +40,17 @@ SECONDS = 6.0
 CONNECTIONS = 32
 MUTATORS = 2
 ASKED = 2_000
+REVIEWS = 64
 
 
 def review(number: int) -> bytes:
-    """Return a review as an API server sends it, of a pod that a ReplicaSet makes: every other one in HAMi's words."""
+    """Return a review as an API server sends it, of a pod that a ReplicaSet makes: every other one in HAMi's words.
+
+    Every number is a controller of its own, whose pods are read for the first time in the client's warm-up.
+    """
     limits = {"cpu": "4", "memory": "4Gi"}
     labels, annotations = (
-        {"app": "web", "pod-template-hash": "7d4b9c6f5"},
+        {"app": f"web-{number}", "pod-template-hash": "7d4b9c6f5"},
         {"kubectl.kubernetes.io/restartedAt": "2026-11-30T10:00:00Z"},
     )
     if number % 2:
@@ -158,7 +161,7 @@ class Place:
         issued.private_key_pem.write_to_path(self.key)
         self.certificate.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
         self._bodies = []
-        for number in range(64):
+        for number in range(REVIEWS):
             self._bodies.append(str(root / f"{number}.json"))
             Path(self._bodies[-1]).write_bytes(review(number))
 
@@ -192,9 +195,9 @@ async def serve_nothing(certificate: Path, key: Path) -> None:
     answer = base64.b64encode(review(1))[:1500]  # as large as a patch
 
     class Nothing(Gateway):
-        async def _answer(self, request: Request) -> Response:
-            await request.body()
-            return Response(answer, media_type="application/json")
+        async def _answer(self, scope: Any, receive: Any) -> Said:  # noqa: ARG002
+            await read_body(receive, LARGEST_BODY)
+            return Said(200, answer, b"application/json")
 
     async with running_bus() as (_, bus):
         service = GatewayService(bus, Certificate(certificate, key), host="127.0.0.1", port=0)
@@ -303,7 +306,9 @@ async def report() -> None:
         return f"{found[name]['p50']:.2f} / {found[name]['p99']:.1f} ms"
 
     parts = ", ".join(f"{name} {took:.2f}" for name, took in found["processor"].items())
-    print(f"\n1 gateway, {MUTATORS} mutators, {CONNECTIONS} TLS connections, reviews of {len(review(1))} bytes")
+    print(
+        f"\n1 gateway, {MUTATORS} mutators, {CONNECTIONS} TLS connections, {len(review(1))} bytes a review, {REVIEWS} controllers"
+    )
     print("| what | result | limit |")
     print("|---|---|---|")
     print(f"| floor: a handler that does nothing, {RATE}/s, p50 / p99 | {pair('floor')} | |")

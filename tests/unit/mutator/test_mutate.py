@@ -393,3 +393,32 @@ def test_a_binding_writes_every_annotation_that_a_variable_comes_from(target):
 def test_a_limit_in_tflops_comes_to_a_share_of_the_gpu():
     _, found = admitted(pod(labels=ENABLED, annotations=GUIDE))
     assert allocation_annotations("n", placed(found.request))["tensor-fusion.ai/effective-hard-sm-percent"] == "65"
+
+
+def test_pods_that_are_written_alike_are_read_once_and_others_are_not_taken_for_them():
+    seen = []
+
+    def defaults(_namespace, _profile, _pool):
+        return TensorFusionDefaults(pool="shared")
+
+    settled = Context(hami=HamiConfig(pool="shared"), defaults=defaults)
+    known = settled.alike.get
+
+    def counted(view, read):
+        return known(view, lambda pod: seen.append(pod) or read(pod))
+
+    settled.alike.get = counted
+    for number in range(3):
+        asked = hami_pod(f"{1000 + number % 2}")
+        found = mutate(msgspec.json.encode(asked), "ml", f"u{number}", settled)
+        assert found.request.vram_bytes == (1000 + number % 2) << 20
+    assert len(seen) == 2
+    for _ in range(2):
+        with pytest.raises(RequestError):
+            mutate(msgspec.json.encode(hami_pod("1Gi")), "ml", "u", settled)
+    assert len(seen) == 4, "a refusal is worked out again, for its user may have had something changed"
+
+
+def hami_pod(memory):
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": memory}
+    return pod(containers=[{"name": "main", "image": "i", "resources": {"limits": limits}}])
