@@ -20,11 +20,13 @@ class ProcessUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         container: Name of the container; empty where the node does not tell it.
         container_id: The runtime's ID of the container.
         instance: UUID of the MIG device; empty for the whole GPU.
-        pids: How many processes there are.
+        pids: How many processes there are; 0 for a pod all of whose processes have given up their VRAM and live on.
         foreign: The pod is not in the ledger on this node, or these are processes of the host itself.
-        throttled_count: How often its limiter held it back since it started; None where there is no limiter to ask.
-        vram_frozen_count: How often its VRAM was moved to the host; likewise.
-        vram_resumed_count: How often it came back; likewise.
+        throttled_count: In how many samples a container of the pod used all the compute of this GPU that its limit allows, since
+            the pod came here; None where no limit below the whole GPU is known. This count and the next two are the pod's on
+            this GPU: all its entries there say the same.
+        vram_frozen_count: How often a process of the pod gave up its VRAM and lived on; None where no process can be seen.
+        vram_resumed_count: How often such a process took VRAM again.
     """
 
     pod_uid: str

@@ -70,9 +70,10 @@ def _worker_rows(view: View, node: str, pool: str, ts: int, gpu: GpuSample) -> I
             workload(view, uid) or name,
             uid,
             memory,
-            _sum([process.throttled_count for process in processes]),
-            _sum([process.vram_frozen_count for process in processes]),
-            _sum([process.vram_resumed_count for process in processes]),
+            # Counts of the pod, which all its entries repeat.
+            processes[0].throttled_count,
+            processes[0].vram_frozen_count,
+            processes[0].vram_resumed_count,
             compute,
             compute * device.tflops_milli / 100_000 if device is not None else None,
             100.0 * memory / limit if limit else None,
@@ -83,8 +84,3 @@ def workload(view: View, uid: str) -> str:
     """Return the workload that a pod says it belongs to."""
     pod = view.pods.get(uid)
     return pod.labels.get("tensor-fusion.ai/workload", "") if pod is not None else ""
-
-
-def _sum(counts: list[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None

@@ -57,6 +57,7 @@ class Holdings:
         self._subscription = await self._bus.client.subscribe(self._subject, cb=self._on_write)
         self._bus.on_reconnect(self._heard.set)
         await self._read_record()
+        self._heard.set()  # what the pods asked for is read as soon as somebody keeps up
 
     async def stop(self) -> None:
         """Stop listening."""

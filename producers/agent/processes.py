@@ -38,6 +38,7 @@ class Processes:
         self._proc = proc
         self._logs = logs
         self._owners: dict[int, tuple[str, Owner, str]] = {}
+        self._looked: dict[int, tuple[str, Owner, str]] = {}
         self._names: dict[str, Named] = {}
         self._unnamed: set[str] = set()
 
@@ -49,9 +50,14 @@ class Processes:
         """Return the name of the program."""
         return self._look(pid)[2]
 
+    def started(self, pid: int) -> str:
+        """Return when a process was started, in the kernel's ticks; empty when it is gone."""
+        return self._stat(pid)[0]
+
     def forget_all_but(self, pids: set[int]) -> None:
-        """Keep what is known of these processes only."""
+        """Begin a sample, which shows these processes: each is looked at once in it."""
         self._owners = {pid: known for pid, known in self._owners.items() if pid in pids}
+        self._looked = {}
 
     def name(self, container: str) -> Named | None:
         """Return the names of a container by its ID; None while the kubelet has not linked its log."""
@@ -68,13 +74,25 @@ class Processes:
         self._unnamed.clear()
 
     def _look(self, pid: int) -> tuple[str, Owner, str]:
+        found = self._looked.get(pid)
+        if found is None:
+            found = self._looked[pid] = self._look_now(pid)
+        return found
+
+    def _stat(self, pid: int) -> tuple[str, str]:
+        """Return when a process was started and the name of its program, both empty when it is gone."""
         try:
-            stat = (self._proc / str(pid) / "stat").read_text()
-        except (OSError, UnicodeDecodeError):
-            return "", NOBODY, ""
+            stat = (self._proc / str(pid) / "stat").read_text(errors="replace")
+        except OSError:
+            return "", ""
         head, _, rest = stat.rpartition(")")
         fields = rest.split()
-        started = fields[_START_TIME] if len(fields) > _START_TIME else ""
+        return fields[_START_TIME] if len(fields) > _START_TIME else "", head.partition("(")[2]
+
+    def _look_now(self, pid: int) -> tuple[str, Owner, str]:
+        started, command = self._stat(pid)
+        if not started:
+            return "", NOBODY, command
         known = self._owners.get(pid)
         if known is not None and known[0] == started:  # else the number has been given to another process
             return known
@@ -83,7 +101,7 @@ class Processes:
         except (OSError, UnicodeDecodeError):
             return "", NOBODY, ""
         found = owner(text)
-        known = (started, found or NOBODY, head.partition("(")[2])
+        known = (started, found or NOBODY, command)
         if found is not None:  # a process of the host may still be put into a pod, one of a pod stays there
             self._owners[pid] = known
         return known

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from bus import records, subjects
 from bus.connection import Bus
 from bus.errors import BusError, UndecodableError
 from bus.exposition import Family, MetricsServer
-from bus.streams import STATE
+from bus.streams import STATE, USAGE
 from bus.tasks import end
 from producers.agent import metrics, speech
 from producers.agent.accounting import Books, account
@@ -36,8 +36,9 @@ from producers.agent.processes import Processes
 from producers.agent.simulated import Simulated, describe
 from producers.agent.source import Reading, Seen, Source, SourceError
 from producers.agent.spokesman import Spokesman
+from producers.agent.tally import Tally, compute_limit
 from producers.agent.workers import WorkerDirectories, wanted
-from schemas.cluster import GpuInventory
+from schemas.cluster import GpuDevice, GpuInventory
 from schemas.hardware import GpuProblem
 from schemas.usage import NodeUsage
 
@@ -76,6 +77,7 @@ class Agent:
         self._open = False
         self._processes = Processes(options.proc, options.logs)
         self._books = Books(self._processes.owner, self._container_name, self._harmless)
+        self._tally = Tally(self._processes.owner, self._processes.started)
         self._kubelet = Kubelet(None if options.pod_resources is None else PodResources(options.pod_resources))
         self._spokesman = Spokesman(self.outbox, options.heartbeat_s)
         self._watch = Watch(options.node)
@@ -138,12 +140,15 @@ class Agent:
         return loops
 
     async def _remember(self) -> None:
-        """Read what this node's agent said last: a restart must cure no GPU."""
+        """Read what this node's agent said last: a restart must cure no GPU, and begin no count anew."""
         try:
             _seq, said = await records.read(self._bus, STATE, subjects.state("gpu", self._options.node), GpuInventory)
             if said is not None:
                 self.health.restore(said)
                 self._used_before = {gpu.uuid: gpu.used_by for gpu in said.gpus if gpu.used_by}
+            _seq, used = await records.read(self._bus, USAGE, subjects.usage_gpu(self._options.node), NodeUsage)
+            if used is not None:
+                self._tally.restore(used)
         except (BusError, UndecodableError) as error:
             log.warning("what was said of node %s before cannot be read: %s", self._options.node, error)
         self._spokesman.healthy = self.health.healthy()
@@ -228,9 +233,10 @@ class Agent:
         self.health.read(readings, at)
         self._processes.forget_all_but({process.pid for reading in readings for process in reading.processes})
         held = self.holdings.allocations
-        self.usage = account(self._options.node, readings, at, books=self._books, managed=held)
-        self.outbox.state(speech.usage(self.usage))
         devices = self.health.devices()
+        usage = account(self._options.node, readings, at, books=self._books, managed=held)
+        self.usage = self._tally.count(usage, readings, held, self._limits(devices))
+        self.outbox.state(speech.usage(self.usage))
         verdict = self._watch.look(
             self.usage,
             held,
@@ -253,6 +259,10 @@ class Agent:
                 drift.ledger,
             )
             self.outbox.event(speech.drift(drift))
+
+    def _limits(self, devices: list[GpuDevice]) -> Callable[[str, str, str], float | None]:
+        by_uuid, requests = {device.uuid: device for device in devices}, self.holdings.requests
+        return lambda uid, container, gpu: compute_limit(requests.get(uid), container, by_uuid.get(gpu))
 
     def _harmless(self, pid: int) -> bool:
         return self._processes.command(pid).startswith(HARMLESS)

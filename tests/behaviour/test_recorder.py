@@ -147,7 +147,7 @@ async def test_what_is_said_on_the_bus_is_in_the_tables(bus: Bus, tables: DuckDB
             {
                 "uuid": "GPU-0", "node": "n", "pool": "p", "pod_name": "train-0", "namespace": "d", "workload": "train",
                 "worker": "u1", "compute_percentage": 60.0, "compute_tflops": 60.0, "memory_percentage": 50.0,
-                "memory_bytes": 8 * GIB, "compute_throttled_cnt": 14, "vram_freezed_cnt": None, "vram_resumed_cnt": None,
+                "memory_bytes": 8 * GIB, "compute_throttled_cnt": 7, "vram_freezed_cnt": None, "vram_resumed_cnt": None,
             }
         ]  # fmt: skip
         await snapshot(bus)
