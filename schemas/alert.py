@@ -1,6 +1,6 @@
 """Alerts: the rules in force, how far each streak has come, and what is told to people."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -8,6 +8,10 @@ from schemas.cluster import Amount
 from schemas.event import Timestamp
 
 AlertStatus = Literal["firing", "resolved"]
+TagName = Annotated[str, msgspec.Meta(pattern="^[a-z_][a-z0-9_]{0,62}$")]
+"""Name of a column, which goes into SQL as it is."""
+
+ExtraPodLabels = Annotated[dict[str, TagName], msgspec.Meta(max_length=16)]
 
 
 class AlertRule(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -46,6 +50,7 @@ class RuleSet(msgspec.Struct, frozen=True, kw_only=True):
         origin: Where they were read, such as a file name.
         revision: Grows with every change of the origin; an older one never replaces a newer one.
         metrics_ttl: How long metrics are kept, a Go duration with days; empty leaves it as it is.
+        extra_pod_labels: Labels of pods that metrics of workers carry, each with the name of its tag.
     """
 
     digest: str
@@ -53,6 +58,7 @@ class RuleSet(msgspec.Struct, frozen=True, kw_only=True):
     revision: int
     rules: tuple[AlertRule, ...]
     metrics_ttl: str = ""
+    extra_pod_labels: ExtraPodLabels = {}
 
 
 class RuleRefusal(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,10 +3,11 @@
 All of it is frozen and made of tuples, because requests are dictionary keys and parts of cache keys.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
+from schemas.hardware import GpuLink
 from schemas.units import Amount
 
 NodePolicy = Literal["", "binpack", "spread"]
@@ -14,6 +15,12 @@ GpuPolicy = Literal["binpack", "spread", "topology-aware", "mutex", "numa"]
 TopologySource = Literal["auto", "numa", "vendor"]
 Tier = Annotated[int, msgspec.Meta(ge=0, le=3)]
 """How far apart two GPUs are: 0 one interconnect, 1 one NUMA node, 2 across NUMA nodes, 3 unknown."""
+
+INTERCONNECT: Final = 0
+SAME_NUMA: Final = 1
+CROSS_NUMA: Final = 2
+UNKNOWN: Final = 3
+UNKNOWN_NUMA: Final = -1
 
 
 class ScoringWeights(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,3 +62,31 @@ class TopologyRules(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     max_allowed_tier: Tier = 1
     unknown_topology: Literal["treat-as-worst", "reject"] = "treat-as-worst"
     prefer_least_damage: bool = True
+
+
+def rules_for(asked: Topology | None, rules: TopologyRules | None) -> TopologyRules | None:
+    """Return what a pod that asks for ``asked`` gets in a pool with ``rules``; None where topology does not matter."""
+    if asked is None:
+        return rules
+    found = rules or TopologyRules()
+    if asked.required is not None:
+        found = msgspec.structs.replace(found, mode="hard" if asked.required else "soft")
+    if asked.max_tier is not None:
+        found = msgspec.structs.replace(found, max_allowed_tier=asked.max_tier)
+    if asked.source is not None:
+        found = msgspec.structs.replace(found, source=asked.source)
+    return found
+
+
+def tier_of_link(link: GpuLink) -> Tier:
+    """Return how far apart the two GPUs of a link are by what it says."""
+    if link.nvlinks or link.path == "internal":
+        return INTERCONNECT
+    return {"": UNKNOWN, "system": CROSS_NUMA}.get(link.path, SAME_NUMA)
+
+
+def tier_by_numa(one: int, other: int) -> Tier:
+    """Return how far apart GPUs on two NUMA nodes are."""
+    if UNKNOWN_NUMA in (one, other):
+        return UNKNOWN
+    return SAME_NUMA if one == other else CROSS_NUMA

@@ -6,10 +6,19 @@ from schemas.cluster import Amount
 
 
 class PoolCounters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Decisions about the pods of one pool since the counting began."""
+    """Decisions about the pods of one pool since the counting began.
+
+    Attributes:
+        near: Pods whose GPUs are as near each other as they, or the pool, ask.
+        far: Pods whose GPUs are not, and decisions that found none near enough.
+        unknown: Pods of whose GPUs it was not known how near they are.
+    """
 
     allocated: Amount = 0
     failed: Amount = 0
+    near: Amount = 0
+    far: Amount = 0
+    unknown: Amount = 0
 
 
 class RecorderCounters(msgspec.Struct, frozen=True, kw_only=True):

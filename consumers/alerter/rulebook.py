@@ -118,10 +118,11 @@ class Rulebook:
             revision=revision,
             rules=configuration.rules,
             metrics_ttl=configuration.metrics_ttl,
+            extra_pod_labels=configuration.extra_pod_labels,
         )
         while True:
             seq, active = await self._stored()
-            if active is not None and (active.digest, active.metrics_ttl) == (rules.digest, rules.metrics_ttl):
+            if active is not None and _substance(active) == _substance(rules):
                 break
             if active is not None and origin == BUILT_IN != active.origin:
                 break  # somebody has written rules meanwhile
@@ -233,6 +234,11 @@ class Rulebook:
         except (UndecodableError, RulesError) as error:
             log.warning("rules on the bus are not understood, those in force stay: %s", error)
             self._spoiled.set()
+
+
+def _substance(rules: RuleSet) -> tuple[object, ...]:
+    """Return what of a set of rules makes a difference."""
+    return rules.digest, rules.metrics_ttl, rules.extra_pod_labels
 
 
 def _overtakes(one: RuleRefusal, other: RuleRefusal) -> bool:

@@ -13,7 +13,8 @@ import msgspec
 
 from consumers.alerter import sql
 from consumers.alerter.template import Template, TemplateSyntaxError
-from schemas.alert import AlertRule
+from consumers.metrics.tables import TAKEN
+from schemas.alert import AlertRule, ExtraPodLabels
 from schemas.durations import seconds
 
 QUERY_NAMES: Final = ("Threshold", "Conditions", "Severity", "Name")
@@ -114,10 +115,11 @@ def digest(rules: list[AlertRule]) -> str:
 
 
 class Configuration(msgspec.Struct, frozen=True):
-    """What a configuration file says about alerts."""
+    """What a configuration file says about alerts and metrics."""
 
     rules: tuple[AlertRule, ...]
     metrics_ttl: str = ""
+    extra_pod_labels: dict[str, str] = {}
 
 
 def parse(text: str | bytes) -> Configuration:
@@ -146,8 +148,26 @@ def parse(text: str | bytes) -> Configuration:
             problems.append(f"metricsTTL is {ttl}: keep metrics for a second at least")
     except ValueError as error:
         problems.append(f"metricsTTL: {error}")
+    labels = _extra_pod_labels(tree.get("metricsExtraPodLabels") or {}, problems)
     compile_all(rules, problems)
-    return Configuration(tuple(rules), str(ttl))
+    return Configuration(tuple(rules), str(ttl), labels)
+
+
+def _extra_pod_labels(raw: Any, problems: list[str]) -> dict[str, str]:
+    try:
+        labels = msgspec.convert(raw, ExtraPodLabels, strict=True)
+    except msgspec.ValidationError as error:
+        problems.append(
+            f"metricsExtraPodLabels: {error}: write up to 16 labels, each with the name of a tag in a-z, 0-9 and _"
+        )
+        return {}
+    seen = Counter(labels.values())
+    for tag in seen:
+        if seen[tag] > 1:
+            problems.append(f"metricsExtraPodLabels: two labels have the tag {tag}")
+        if tag in TAKEN:
+            problems.append(f"metricsExtraPodLabels: {tag} is a column already, choose another name")
+    return labels
 
 
 def _convert(number: int, raw: Any, problems: list[str]) -> AlertRule | None:

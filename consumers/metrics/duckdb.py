@@ -48,6 +48,7 @@ class DuckDBStore:
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._closed = False
         self._ttl_s = seconds(DEFAULT_TTL, days=True)
+        self._staged: dict[str, tuple[str, ...]] = {}
 
     async def open(self) -> Self:
         """Open the file and create what tables are missing.
@@ -69,11 +70,8 @@ class DuckDBStore:
         )
         connection.execute("SET TimeZone = 'UTC'").fetchall()
         for table in TABLES.values():
-            columns = [f"ts TIMESTAMPTZ NOT NULL, {', '.join(f'{tag} VARCHAR NOT NULL' for tag in table.tags)}"]
-            columns += [f"{name} {_TYPES[kind]}" for name, kind in table.fields.items()]
-            connection.execute(f"CREATE TABLE IF NOT EXISTS {table.name} ({', '.join(columns)})").fetchall()
-            columns[0] = columns[0].replace("TIMESTAMPTZ", "BIGINT")
-            connection.execute(f"CREATE TEMP TABLE staged_{table.name} ({', '.join(columns)})").fetchall()
+            connection.execute(f"CREATE TABLE IF NOT EXISTS {table.name} ({_columns(table, 'TIMESTAMPTZ')})").fetchall()
+            self._stage(connection, table)
         connection.execute("SET lock_configuration = true").fetchall()
         self._connection = connection
 
@@ -87,7 +85,17 @@ class DuckDBStore:
             if batch:
                 self._replace(connection, table, batch)
 
+    def _stage(self, connection: duckdb.DuckDBPyConnection, table: Table) -> None:
+        """Be ready for rows of a table, with whatever tags it has now."""
+        for tag in table.tags[len(TABLES[table.name].tags) :]:
+            sql = f"ALTER TABLE {table.name} ADD COLUMN IF NOT EXISTS {tag} VARCHAR DEFAULT ''"
+            connection.execute(sql).fetchall()
+        connection.execute(f"CREATE OR REPLACE TEMP TABLE staged_{table.name} ({_columns(table, 'BIGINT')})").fetchall()
+        self._staged[table.name] = table.tags
+
     def _replace(self, connection: duckdb.DuckDBPyConnection, table: Table, batch: Sequence[Row]) -> None:
+        if self._staged[table.name] != table.tags:
+            self._stage(connection, table)
         staged, keys = f"staged_{table.name}", ("ts", *table.tags)
         same = " AND ".join(f"old.{key} = new.{key}" for key in keys)
         # Of two rows with one key in a batch the later counts.
@@ -104,7 +112,7 @@ class DuckDBStore:
                 f"DELETE FROM {table.name} AS old USING ({source}) AS new WHERE {same} "  # noqa: S608
                 f"AND old.ts BETWEEN {_instant(first)} AND {_instant(last)}"
             ).fetchall()
-            connection.execute(f"INSERT INTO {table.name} {source}").fetchall()
+            connection.execute(f"INSERT INTO {table.name} BY NAME {source}").fetchall()
             connection.execute("COMMIT").fetchall()
         except duckdb.Error:
             connection.execute("ROLLBACK").fetchall()
@@ -170,10 +178,17 @@ class DuckDBStore:
             raise StoreError("the metrics store is closed")
         try:
             return await asyncio.get_running_loop().run_in_executor(pool, work, *arguments)
-        except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
+        except (duckdb.IOException, duckdb.OutOfMemoryException, duckdb.TransactionException) as error:
             raise StoreUnavailableError(_line(error)) from None
         except duckdb.Error as error:
             raise StoreError(_line(error)) from None
+
+
+def _columns(table: Table, instant: str) -> str:
+    tags = [f"{tag} VARCHAR NOT NULL" for tag in table.tags]
+    return ", ".join(
+        (f"ts {instant} NOT NULL", *tags, *(f"{name} {_TYPES[kind]}" for name, kind in table.fields.items()))
+    )
 
 
 def _instant(ms: object) -> str:

@@ -6,10 +6,10 @@ written in part is simply written again.
 """
 
 import asyncio
+import contextlib
 import gzip
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
@@ -86,6 +86,7 @@ class GreptimeStore:
             limits=httpx.Limits(max_connections=16),
             transport=transport,
         )
+        self._tags: dict[str, set[str]] = {}
 
     async def open(self) -> Self:
         """Create what tables are missing; see :meth:`consumers.metrics.store.MetricsStore.open`."""
@@ -102,8 +103,18 @@ class GreptimeStore:
     async def write(self, rows: Mapping[Table, Sequence[Row]]) -> None:
         """Store rows; see :meth:`consumers.metrics.store.MetricsStore.write`."""
         for table, batch in rows.items():
+            await self._widen(table)
             for start in range(0, len(batch), MOST_ROWS):
                 await self._write(encode(table, batch[start : start + MOST_ROWS]))
+
+    async def _widen(self, table: Table) -> None:
+        """Add tags that a table has got: a row only brings a column along where it has a value for it."""
+        known = self._tags.setdefault(table.name, set(TABLES[table.name].tags))
+        for tag in [tag for tag in table.tags if tag not in known]:
+            with contextlib.suppress(_RefusedError):  # by a version that knows no IF NOT EXISTS: then rows bring it
+                sql = f"ALTER TABLE {table.name} ADD COLUMN IF NOT EXISTS {tag} STRING PRIMARY KEY"
+                await self._sql(sql, timeout=WRITE_TIMEOUT_S)
+            known.add(tag)
 
     async def _write(self, lines: bytes) -> None:
         if not lines:
@@ -175,11 +186,15 @@ class GreptimeStore:
         return answer
 
 
-class _MissingTableError(StoreError):
+class _RefusedError(StoreError):
+    """The server understood, and refused for good."""
+
+
+class _MissingTableError(_RefusedError):
     """There is no such table."""
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def _reachable() -> AsyncIterator[None]:
     """Turn what the network does to us into our error."""
     try:
@@ -209,7 +224,7 @@ def _error(answer: _Answer, status: int) -> StoreError:
         return _MissingTableError(text)
     if status >= _SERVER_ERROR or status in _TRANSIENT:
         return StoreUnavailableError(text)
-    return StoreError(text)
+    return _RefusedError(text)
 
 
 def _ticks(data_type: str) -> int:

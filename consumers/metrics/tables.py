@@ -3,7 +3,7 @@
 A row is identified by its time and its tags; writing it again replaces it. Unknown values are NULL.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -27,6 +27,10 @@ class Table(msgspec.Struct, frozen=True, eq=False):
     def columns(self) -> tuple[str, ...]:
         """Names of all columns, in the order of a row."""
         return (TIME, *self.tags, *self.fields)
+
+    def with_tags(self, names: Iterable[str]) -> "Table":
+        """Return the table with further tags behind its own."""
+        return Table(self.name, (*self.tags, *names), self.fields)
 
     def row(self, ts_ms: int, **values: Value) -> Row:
         """Return a row from named values; what is not named is NULL, a tag the empty text.
@@ -112,3 +116,9 @@ TABLES: Final[Mapping[str, Table]] = {
         SYSTEM_LOG,
     )
 }
+
+OF_WORKERS: Final = (WORKER_RESOURCES, GPU_ALLOCATION, WORKER_USAGE)
+"""Tables that labels of pods can be added to (``metricsExtraPodLabels``)."""
+
+TAKEN: Final = frozenset(column for table in OF_WORKERS for column in table.columns)
+"""Names that no such label can have there."""

@@ -14,6 +14,7 @@ from bus.errors import ConflictError, UndecodableError
 from bus.follower import Record
 from bus.streams import DECISION, STATE, USAGE, stream_info
 from consumers.metrics.tables import SYSTEM_LOG, SYSTEM_METRICS, Row
+from consumers.recorder.topology import verdict
 from consumers.recorder.view import View
 from schemas.decision import Decision
 from schemas.event import Event, utc
@@ -41,11 +42,15 @@ class Counters:
         self._durable = durable
         self.lost_usage = 0
 
-    async def count(self, slot: int) -> tuple[int, RecorderCounters, list[Row]] | None:
+    async def count(self, slot: int, view: View) -> tuple[int, RecorderCounters, list[Row]] | None:
         """Count what was decided since the last snapshot.
 
         Returns the sequence of the counters that this replaces, the new ones, and the decisions as rows of the log; None when
         somebody counted this snapshot or a later one. Nothing is written: :meth:`commit` does that, once all is stored.
+
+        Args:
+            slot: The snapshot.
+            view: What is known of pods, pools and nodes.
 
         Raises:
             BusError: The bus did not answer.
@@ -66,11 +71,8 @@ class Counters:
                 decision = decode_as(Decision, record.payload).data
             except UndecodableError:
                 return
-            pool = pools.get(decision.pool, PoolCounters())
-            if decision.outcome == "allocated":
-                pools[decision.pool] = msgspec.structs.replace(pool, allocated=pool.allocated + 1)
-            elif decision.outcome == "unschedulable":
-                pools[decision.pool] = msgspec.structs.replace(pool, failed=pool.failed + 1)
+            if decision.outcome in ("allocated", "unschedulable"):
+                pools[decision.pool] = _counted(pools.get(decision.pool, PoolCounters()), decision, view)
             lines.append(_log_row(record, decision))
 
         reached = await history.read(self._bus, DECISION, ["gpubus.decision.>"], count, since=before.decisions + 1)
@@ -132,6 +134,17 @@ class Counters:
         return before.lost_usage + gone, through + gone
 
 
+def _counted(pool: PoolCounters, decision: Decision, view: View) -> PoolCounters:
+    near, unknown = verdict(decision, view.topology(decision), view.inventories.get(decision.node))
+    return PoolCounters(
+        allocated=pool.allocated + (decision.outcome == "allocated"),
+        failed=pool.failed + (decision.outcome == "unschedulable"),
+        near=pool.near + (near == "satisfied"),
+        far=pool.far + (near == "unsatisfied"),
+        unknown=pool.unknown + unknown,
+    )
+
+
 def _log_row(record: Record, decision: Decision) -> Row:
     at = record.time_ns // 1_000_000
     message = decision.message or decision.reason or (f"on {decision.node}" if decision.node else "")
@@ -147,7 +160,11 @@ def _log_row(record: Record, decision: Decision) -> Row:
 
 
 def system_rows(view: View, counters: RecorderCounters, *, ts_ms: int) -> list[Row]:
-    """Return a row per pool; what nobody counts is NULL."""
+    """Return a row per pool.
+
+    Nothing here makes a pool larger or smaller, so it never did; and the search for near GPUs looks at every set, so it is
+    never cut short.
+    """
     nodes: dict[str, int] = {}
     workers: dict[str, int] = {}
     for name in view.inventories:
@@ -164,6 +181,12 @@ def system_rows(view: View, counters: RecorderCounters, *, ts_ms: int) -> list[R
             total_nodes_cnt=nodes.get(pool, 0),
             total_allocation_success_cnt=counters.pools.get(pool, none).allocated,
             total_allocation_fail_cnt=counters.pools.get(pool, none).failed,
+            total_scale_up_cnt=0,
+            total_scale_down_cnt=0,
+            total_topo_satisfied_cnt=counters.pools.get(pool, none).near,
+            total_topo_unsatisfied_cnt=counters.pools.get(pool, none).far,
+            total_topo_fallback_cnt=counters.pools.get(pool, none).unknown,
+            total_topo_search_degraded_cnt=0,
         )
         for pool in sorted(nodes.keys() | counters.pools.keys())
     ]

@@ -8,6 +8,7 @@ messages, and takes no more: the rest waits on the bus, which drops the oldest w
 import asyncio
 import contextlib
 import logging
+from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -23,7 +24,7 @@ from bus.follower import Follower
 from bus.streams import LEDGER, STATE, TICK, USAGE
 from bus.tasks import end
 from consumers.metrics.store import MetricsStore, StoreError, StoreUnavailableError
-from consumers.metrics.tables import GPU_USAGE, SYSTEM_LOG, SYSTEM_METRICS, WORKER_USAGE, Row, Table
+from consumers.metrics.tables import GPU_USAGE, SYSTEM_LOG, SYSTEM_METRICS, Row, Table
 from consumers.recorder.counters import Counters, system_rows
 from consumers.recorder.snapshot import snapshot_rows
 from consumers.recorder.usage import usage_rows
@@ -126,18 +127,17 @@ class Recorder:
             if len(batch) < BATCH // 2:
                 await asyncio.sleep(GATHER_S)
                 batch += await self._usage.take_now(BATCH - len(batch))
-            gpu_rows: list[Row] = []
-            worker_rows: list[Row] = []
+            rows: dict[Table, list[Row]] = defaultdict(list)
             good = []
             for delivery in batch:
                 try:
-                    usage_rows(self.view, codec.decode_as(NodeUsage, delivery.payload).data, gpu_rows, worker_rows)
+                    usage_rows(self.view, codec.decode_as(NodeUsage, delivery.payload).data, rows)
                     good.append(delivery)
                 except UndecodableError as error:
                     await delivery.dead(error.reason)
             self._held = len(good)
-            if await self._write({GPU_USAGE: gpu_rows, WORKER_USAGE: worker_rows}, good):
-                self._samples += len(gpu_rows)
+            if await self._write(rows, good):
+                self._samples += len(rows[GPU_USAGE])
             self._held = 0
 
     async def _write(self, rows: dict[Table, list[Row]], deliveries: list[Delivery]) -> bool:
@@ -189,7 +189,7 @@ class Recorder:
     async def _snapshot(self, slot: int) -> None:
         ts_ms = slot // 1_000_000
         rows = snapshot_rows(self.view, ts_ms=ts_ms, seconds=SNAPSHOT.total_seconds())
-        counted = await self._counters.count(slot)
+        counted = await self._counters.count(slot, self.view)
         if counted is not None:
             seq, counters, rows[SYSTEM_LOG] = counted
             rows[SYSTEM_METRICS] = system_rows(self.view, counters, ts_ms=ts_ms)

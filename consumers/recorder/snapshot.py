@@ -2,29 +2,19 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from bus.invariants import limits_of
-from consumers.metrics.tables import (
-    GPU_ALLOCATION,
-    GPU_METRICS,
-    NODE_METRICS,
-    POOL_METRICS,
-    WORKER_RESOURCES,
-    Row,
-    Table,
-)
+from consumers.metrics.tables import GPU_METRICS, NODE_METRICS, POOL_METRICS, Row, Table
+from consumers.recorder.phases import RUNNING, UNKNOWN, node_phase, pool_phases
 from consumers.recorder.pricing import HOUR_S, STANDARD, amounts
 from consumers.recorder.usage import workload
 from consumers.recorder.view import View
 from schemas.cluster import GpuDevice, GpuInventory
 from schemas.ledger import Allocation
 from schemas.pod import Pod
-
-RUNNING: Final = "Running"
-UNKNOWN: Final = "Unknown"
 
 
 class _Now(NamedTuple):
@@ -83,10 +73,11 @@ def _percent(part: float, whole: float) -> float | None:
 def snapshot_rows(view: View, *, ts_ms: int, seconds: float) -> dict[Table, list[Row]]:
     """Return the rows of the cluster at one instant; costs are those of the ``seconds`` since the last one."""
     rows: dict[Table, list[Row]] = defaultdict(list)
-    pools: dict[str, _Total] = defaultdict(_Total)
+    phases = pool_phases(view)
+    pools: dict[str, _Total] = defaultdict(_Total, {pool: _Total() for pool in phases})
     for name, inventory in view.inventories.items():
         total = _node_rows(view, name, inventory, _Now(ts_ms, seconds, rows))
-        pool, phase = view.pool_of(name), phase_of(view, name)
+        pool, phase = view.pool_of(name), node_phase(view, name)
         pools[pool].add(total)
         price = view.node_price(inventory)
         paid = None if price is None else price * seconds / HOUR_S
@@ -94,19 +85,15 @@ def snapshot_rows(view: View, *, ts_ms: int, seconds: float) -> dict[Table, list
             NODE_METRICS.row(ts_ms, node=name, pool=pool, phase=phase, raw_cost=paid, **total.columns())
         )
     for pool, total in pools.items():
-        rows[POOL_METRICS].append(POOL_METRICS.row(ts_ms, pool=pool, phase=RUNNING, **total.columns()))
+        rows[POOL_METRICS].append(
+            POOL_METRICS.row(ts_ms, pool=pool, phase=phases.get(pool, UNKNOWN), **total.columns())
+        )
     return rows
-
-
-def phase_of(view: View, node: str) -> str:
-    """Return the phase of a node as TensorFusion names it."""
-    found = view.nodes.get(node)
-    return RUNNING if found is not None and found.ready else UNKNOWN
 
 
 def _node_rows(view: View, name: str, inventory: GpuInventory, now: _Now) -> _Total:
     node, held = view.nodes.get(name), view.held.get(name, {}).values()
-    place = _Place(name, view.pool_of(name), phase_of(view, name))
+    place = _Place(name, view.pool_of(name), node_phase(view, name))
     schedulable = limits_of(node, inventory, view.pools.get(place.pool)).gpus if node is not None else {}
     used = _granted(held)
     total = _Total(gpus=len(inventory.gpus))
@@ -172,9 +159,11 @@ def _worker_rows(view: View, allocation: Allocation, devices: Mapping[str, GpuDe
     price = view.prices.get(allocation.pool, STANDARD).cost(
         allocation.qos, asked, gpus=count, seconds=now.seconds, protected=_protected(pod, now.ts_ms)
     )
-    now.rows[WORKER_RESOURCES].append(
-        WORKER_RESOURCES.row(
+    tags = dict(zip(view.extra_names, view.extra_tags(allocation.pod_uid), strict=True))
+    now.rows[view.worker_resources].append(
+        view.worker_resources.row(
             now.ts_ms,
+            **tags,
             namespace=allocation.namespace,
             pool=allocation.pool,
             qos=allocation.qos,
@@ -190,9 +179,10 @@ def _worker_rows(view: View, allocation: Allocation, devices: Mapping[str, GpuDe
         )
     )
     model = {uuid: device.model for uuid, device in devices.items()}
-    now.rows[GPU_ALLOCATION].append(
-        GPU_ALLOCATION.row(
+    now.rows[view.gpu_allocation].append(
+        view.gpu_allocation.row(
             now.ts_ms,
+            **tags,
             pod=allocation.name,
             namespace=allocation.namespace,
             pod_uuid=allocation.pod_uid,

@@ -3,17 +3,24 @@
 Rows are built in the order of their tables: twenty thousand a second leave no time for names.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from consumers.metrics.tables import Row
+from consumers.metrics.tables import GPU_USAGE, Row, Table
 from consumers.recorder.view import View
 from schemas.usage import GpuSample, NodeUsage, ProcessUsage
 
 
-def usage_rows(view: View, usage: NodeUsage, gpu_rows: list[Row], worker_rows: list[Row]) -> None:
-    """Append the rows of one sample. What a GPU does not tell is NULL; one that could not be read has no row."""
+def usage_rows(view: View, usage: NodeUsage, rows: Mapping[Table, list[Row]]) -> None:
+    """Append the rows of one sample. What a GPU does not tell is NULL; one that could not be read has no row.
+
+    Args:
+        view: What is known of the cluster.
+        usage: The sample.
+        rows: Lists by table, made where they are missing.
+    """
     ts = int(usage.at.timestamp() * 1000)
     pool = view.pool_of(usage.node)
+    gpu_rows, worker_rows = rows[GPU_USAGE], rows[view.worker_usage]
     for gpu in usage.gpus:
         if not gpu.absent:
             gpu_rows.append(_gpu_row(view, usage.node, pool, ts, gpu))
@@ -69,6 +76,7 @@ def _worker_rows(view: View, node: str, pool: str, ts: int, gpu: GpuSample) -> I
             allocation.namespace if allocation is not None else "",
             workload(view, uid) or name,
             uid,
+            *view.extra_tags(uid),
             memory,
             # Counts of the pod, which all its entries repeat.
             processes[0].throttled_count,

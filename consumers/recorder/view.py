@@ -8,11 +8,15 @@ import msgspec
 from bus import codec, subjects
 from bus.errors import UndecodableError
 from bus.follower import Record
+from consumers.metrics.tables import OF_WORKERS, TAKEN
 from consumers.recorder.pricing import UNKNOWN, PoolPrices, PriceError, model_prices, pool_prices
+from schemas.alert import RuleSet
 from schemas.cluster import GpuDevice, GpuInventory, Node, Pool
+from schemas.decision import Decision
 from schemas.kube.defaults import Settings
 from schemas.kube.resources import CustomResource
 from schemas.ledger import Allocation, NodeRecord
+from schemas.placement import TopologyRules, rules_for
 from schemas.pod import Pod
 from schemas.quota import Quota
 
@@ -22,7 +26,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 STATE_FILTERS = (
     "gpubus.state.node.*", "gpubus.state.gpu.*", "gpubus.state.pool.*", "gpubus.state.pod.*.*", "gpubus.state.quota.*.*",
-    "gpubus.state.config.gpupools.*.*", "gpubus.state.config.providerconfigs.*.*",
+    "gpubus.state.config.gpupools.*.*", "gpubus.state.config.providerconfigs.*.*", "gpubus.state.rules.active",
 )  # fmt: skip
 LEDGER_FILTERS = ("gpubus.ledger.node.*",)
 
@@ -40,8 +44,11 @@ class View:
         self.held: dict[str, dict[str, Allocation]] = {}
         self.prices: dict[str, PoolPrices] = {}
         """What workers pay, by pool; pools that are not here set no prices."""
+        self.worker_resources, self.gpu_allocation, self.worker_usage = OF_WORKERS
+        """The tables of workers, with the tags that labels of pods give them."""
+        self._extra: tuple[tuple[str, str], ...] = ()
         self._model_prices: dict[str, float] = {}
-        self._settings = Settings(self._on_settings)
+        self.settings = Settings(self._on_settings)
         self._devices: dict[str, dict[str, GpuDevice]] = {}
         self._uids: dict[str, str] = {}
         self.undecodable = 0
@@ -63,16 +70,42 @@ class View:
                 _put(self.inventories, name, record, GpuInventory)
                 inventory = self.inventories.get(name)
                 self._devices[name] = {gpu.uuid: gpu for gpu in inventory.gpus} if inventory else {}
+            elif kind == "rules" and not record.deleted:
+                self._on_rules(codec.decode_as(RuleSet, record.payload).data)
             elif kind == "config":
                 resource = None if record.deleted else codec.decode_as(CustomResource, record.payload).data
-                self._settings.apply(name, rest[1], rest[2], resource)
+                self.settings.apply(name, rest[1], rest[2], resource)
         except (UndecodableError, ValueError, msgspec.DecodeError):
             self.undecodable += 1
+
+    def _on_rules(self, rules: RuleSet) -> None:
+        extra = tuple(sorted((tag, label) for label, tag in rules.extra_pod_labels.items() if tag not in TAKEN))
+        if extra != self._extra:
+            self._extra, tags = extra, [tag for tag, _ in extra]
+            found = (table.with_tags(tags) for table in OF_WORKERS)
+            self.worker_resources, self.gpu_allocation, self.worker_usage = found
+
+    @property
+    def extra_names(self) -> tuple[str, ...]:
+        """Names of the tags that labels of pods give."""
+        return tuple(tag for tag, _ in self._extra)
+
+    def extra_tags(self, uid: str) -> tuple[str, ...]:
+        """Return the values of a pod's labels that are tags, in the order of their columns."""
+        if not self._extra:
+            return ()
+        pod = self.pods.get(uid)
+        return tuple(pod.labels.get(label, "") if pod is not None else "" for _, label in self._extra)
+
+    def topology(self, decision: Decision) -> TopologyRules | None:
+        """Return what the pod of a decision, or its pool, asks of how near its GPUs are; of a pod that is gone its pool alone."""
+        pod, pool = self.pods.get(decision.pod_uid), self.pools.get(decision.pool)
+        return rules_for(pod.request.topology if pod is not None else None, pool.topology if pool is not None else None)
 
     def _on_settings(self, plural: str, namespace: str, name: str) -> None:
         """Prices may be others now."""
         if plural == "gpupools":
-            item = self._settings.pools.items.get((namespace, name))
+            item = self.settings.pools.items.get((namespace, name))
             if item is None:
                 self.prices.pop(name, None)
                 return
@@ -82,7 +115,7 @@ class View:
                 log.warning("costs of pool %s are not recorded: %s", name, error)
                 self.prices[name] = UNKNOWN
         elif plural == "providerconfigs":
-            providers = self._settings.providers.items.values()
+            providers = self.settings.providers.items.values()
             try:
                 self._model_prices = model_prices(model for one in providers for model in one.spec.hardware_metadata)
             except PriceError as error:

@@ -81,7 +81,8 @@ class Cluster:
         await self.say(subjects.decision("d", f"pod-{number}"), decision, f"decision:{number}")
 
     async def use(self, at: float, **gpu) -> None:
-        process = ProcessUsage(pod_uid="u1", vram_bytes=4 * GIB, sm_percent=30.0, throttled_count=7)
+        counts = {"throttled_count": 7, "vram_frozen_count": 2, "vram_resumed_count": 1}
+        process = ProcessUsage(pod_uid="u1", vram_bytes=4 * GIB, sm_percent=30.0, **counts)
         samples = (
             GpuSample(uuid="GPU-0", sm_percent=40.0, vram_used_bytes=8 * GIB, processes=(process, process), **gpu),
             GpuSample(uuid="GPU-1", absent=True),
@@ -147,7 +148,7 @@ async def test_what_is_said_on_the_bus_is_in_the_tables(bus: Bus, tables: DuckDB
             {
                 "uuid": "GPU-0", "node": "n", "pool": "p", "pod_name": "train-0", "namespace": "d", "workload": "train",
                 "worker": "u1", "compute_percentage": 60.0, "compute_tflops": 60.0, "memory_percentage": 50.0,
-                "memory_bytes": 8 * GIB, "compute_throttled_cnt": 7, "vram_freezed_cnt": None, "vram_resumed_cnt": None,
+                "memory_bytes": 8 * GIB, "compute_throttled_cnt": 7, "vram_freezed_cnt": 2, "vram_resumed_cnt": 1,
             }
         ]  # fmt: skip
         await snapshot(bus)

@@ -127,22 +127,30 @@ class GreptimeStandIn:
         assert match is not None, line
         table, *tags = _SPLIT_TAGS.split(match[1])
         values = {k: _unescape(v) for k, _, v in (tag.partition("=") for tag in tags)}
-        assert set(values) <= set(self._keys[table]), f"{line} has a tag that {table} has not"
+        for tag in values.keys() - set(self._keys[table]):  # a tag that is new becomes a column and a part of the key
+            self._add_tag(table, tag)
         key = (int(match[3]), *(values.get(tag) for tag in self._keys[table]))
         fields = {name: _value(text) for name, text in _FIELDS.findall(match[2])}
         self._rows[table].setdefault(key, {}).update(fields)  # merge_mode last_non_null
         self._dirty.add(table)
 
+    def _add_tag(self, table: str, tag: str) -> None:
+        if tag not in self._keys[table]:
+            self._run(f"ALTER TABLE {table} ADD COLUMN {tag} VARCHAR")
+            self._keys[table].append(tag)
+            self._rows[table] = {(*key, None): fields for key, fields in self._rows[table].items()}
+
     def _load(self) -> None:
         """Bring what was written to where SQL finds it."""
         for table in self._dirty:
-            columns = [row[0] for row in self._run(f"DESCRIBE {table}")][1 + len(self._keys[table]) :]
+            columns = [row[0] for row in self._run(f"DESCRIBE {table}")][1:]
             self._run(f"DELETE FROM {table}")
             appender = self._db.appender(table)
-            appender.append_rows(
-                (datetime.fromtimestamp(key[0] / 1000, UTC).replace(tzinfo=None), *key[1:], *map(fields.get, columns))
-                for key, fields in self._rows[table].items()
-            )
+            for (at, *tags), fields in self._rows[table].items():
+                values = dict(zip(self._keys[table], tags, strict=True)) | fields
+                appender.append_rows(
+                    [(datetime.fromtimestamp(at / 1000, UTC).replace(tzinfo=None), *map(values.get, columns))]
+                )
             appender.flush()
         self._dirty.clear()
 
@@ -156,6 +164,9 @@ class GreptimeStandIn:
                 self._rows.setdefault(match[1], {})
                 columns = match[2].replace("TIMESTAMP(3) TIME INDEX", "TIMESTAMP_MS").replace("STRING", "VARCHAR")
                 self._run(f"CREATE TABLE IF NOT EXISTS {match[1]} ({columns})")
+                output = {"affectedrows": 0}
+            elif match := re.match(r"ALTER TABLE (\w+) ADD COLUMN IF NOT EXISTS (\w+) STRING PRIMARY KEY", sql):
+                self._add_tag(match[1], match[2])
                 output = {"affectedrows": 0}
             elif match := re.match(r"ALTER TABLE (\w+) SET 'ttl' = '(\w+)'", sql):
                 if not self._run("SELECT 1 FROM duckdb_tables() WHERE table_name = ?", [match[1]]):

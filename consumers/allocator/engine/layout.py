@@ -12,16 +12,10 @@ from functools import lru_cache
 from typing import Final
 
 from schemas.hardware import GpuLink, GpuPath
-from schemas.placement import TopologySource
+from schemas.placement import UNKNOWN, TopologySource, tier_by_numa, tier_of_link
 
 Matrix = tuple[tuple[int, ...], ...]
 """A number for every two GPUs, by slot and slot."""
-
-UNKNOWN_NUMA: Final = -1
-INTERCONNECT: Final = 0
-SAME_NUMA: Final = 1
-CROSS_NUMA: Final = 2
-UNKNOWN: Final = 3
 
 _PATH_SCORES: Final[dict[GpuPath, int]] = {
     "": 0, "system": 10, "node": 20, "hostbridge": 30, "multiple": 40, "single": 50, "internal": 60,
@@ -45,11 +39,11 @@ class Layout:
         self.numa = numa
         size = len(numa)
         nvlinks, scores = ([[0] * size for _ in range(size)] for _ in range(2))
-        by_numa = [[_tier_by_numa(one, other) for other in numa] for one in numa]
+        by_numa = [[tier_by_numa(one, other) for other in numa] for one in numa]
         tiers = [row.copy() for row in by_numa]
         for link in links:
             score = _PATH_SCORES[link.path] + _NVLINK_SCORE * link.nvlinks
-            tier = _tier(link)
+            tier = tier_of_link(link)
             for one, other in ((link.first, link.second), (link.second, link.first)):
                 nvlinks[one][other], scores[one][other] = link.nvlinks, score
                 if tier != UNKNOWN:
@@ -95,18 +89,6 @@ def twins_of(matrix: Matrix) -> tuple[int, ...]:
         else:
             found.append(place)
     return tuple(found)
-
-
-def _tier(link: GpuLink) -> int:
-    if link.nvlinks or link.path == "internal":
-        return INTERCONNECT
-    return {"": UNKNOWN, "system": CROSS_NUMA}.get(link.path, SAME_NUMA)
-
-
-def _tier_by_numa(one: int, other: int) -> int:
-    if UNKNOWN_NUMA in (one, other):
-        return UNKNOWN
-    return SAME_NUMA if one == other else CROSS_NUMA
 
 
 def _matrix(rows: list[list[int]]) -> Matrix:

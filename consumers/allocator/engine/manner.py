@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from schemas.placement import GpuPolicy, NodePolicy, ScoringWeights, TopologyRules
+from schemas.placement import GpuPolicy, NodePolicy, ScoringWeights, TopologyRules, rules_for
 from schemas.pod import GpuRequest
 
 EVEN: Final = ScoringWeights(slot=1, core=1, memory=1)
@@ -74,21 +74,7 @@ def manner_of(request: GpuRequest, rules: Rules) -> Manner | None:
         gpus=request.gpu_policies or rules.gpu_policies,
         weights=request.scoring_weights or rules.scoring_weights,
         numa_bind=request.numa_bind,
-        topology=_topology(request, rules.topology),
+        topology=rules_for(request.topology, rules.topology),
         partitioned=request.isolation == "partitioned",
     )
     return None if found == _NOTHING else found
-
-
-def _topology(request: GpuRequest, rules: TopologyRules | None) -> TopologyRules | None:
-    asked = request.topology
-    if asked is None:
-        return rules
-    found = rules or TopologyRules()
-    if asked.required is not None:
-        found = msgspec.structs.replace(found, mode="hard" if asked.required else "soft")
-    if asked.max_tier is not None:
-        found = msgspec.structs.replace(found, max_allowed_tier=asked.max_tier)
-    if asked.source is not None:
-        found = msgspec.structs.replace(found, source=asked.source)
-    return found

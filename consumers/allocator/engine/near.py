@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from itertools import combinations
 from typing import Any, Final
 
-from consumers.allocator.engine.layout import INTERCONNECT, UNKNOWN_NUMA, Layout, Matrix
-from schemas.placement import TopologyRules, TopologySource
+from consumers.allocator.engine.layout import Layout, Matrix
+from schemas.placement import INTERCONNECT, UNKNOWN_NUMA, TopologyRules, TopologySource
 
 AFFINITY: Final = (10, 6, 2, 0)
 """What a pair counts for, by tier."""

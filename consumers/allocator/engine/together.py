@@ -1,10 +1,10 @@
 """Filters and choice that look at the GPUs of a node together. Few requests need them, so one node is looked at at a time."""
 
 from consumers.allocator.engine.host import Host
-from consumers.allocator.engine.layout import UNKNOWN, UNKNOWN_NUMA
 from consumers.allocator.engine.manner import Manner
 from consumers.allocator.engine.near import best_connected, least_tier, nearest
 from consumers.allocator.engine.rules import FITS, NUMA, TOPOLOGY
+from schemas.placement import UNKNOWN, UNKNOWN_NUMA
 
 
 class Together:
