@@ -31,17 +31,17 @@ time; ``canary`` and ``batch`` have members under way; the last three and ``sync
 """
 
 Step = Literal[
-    "recorded", "started", "superseded", "batch", "replaced", "waited", "continued", "passed", "paused", "resumed", "halted",
-    "aborted", "rolled-back", "completed",
+    "recorded", "started", "superseded", "batch", "replaced", "asked", "waited", "continued", "passed", "paused", "resumed",
+    "halted", "aborted", "rolled-back", "completed",
 ]  # fmt: skip
 """What one revision of the record did."""
 
 Reason = Literal[
-    "", "FirstSeen", "AutoUpdateOff", "Superseded", "AlertsFiring", "WindowClosed", "Blocked", "CrashLooping", "NotReady",
-    "MaxDurationExceeded", "Ordered", "Completed",
+    "", "FirstSeen", "AutoUpdateOff", "AlertsFiring", "WindowClosed", "Blocked", "CrashLooping", "NotReady",
+    "MaxDurationExceeded", "PoolGone", "Ordered", "Completed",
 ]  # fmt: skip
 
-Outcome = Literal["done", "gone", "blocked"]
+Outcome = Literal["done", "part", "gone", "blocked"]
 
 
 class UpdatePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -112,6 +112,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         vendor: Vendor of the GPUs it serves, which names the provider revision that counts for it.
         isolation: Isolation mode of its node.
         overrides: What its workload adds to the template; the number of replicas never counts.
+        owner: What makes a client's pods, as ``apiVersion/kind/name``, in the pod's namespace.
+        wanted: Pods that a worker wants.
         pods: Pods of a worker, those that are ending too.
         pods_ready: Pods of a worker that are ready.
     """
@@ -128,6 +130,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     vendor: str = ""
     isolation: str = ""
     overrides: dict[str, Any] = {}
+    owner: str = ""
+    wanted: Amount = 0
     pods: Amount = 0
     pods_ready: Amount = 0
 
@@ -138,6 +142,8 @@ class BatchMember(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     Attributes:
         uid: The one to be replaced; one with another UID has been already.
         was_ready: Whether it was ready before. If not, that it is not ready afterwards says nothing about the template.
+        pods_ready: Pods of a worker that were ready before.
+        part_at: When pods of a worker were last replaced while others of it still wait for their turn.
         replaced_at: When its replacement was confirmed.
         blocked: Why it could not be replaced yet.
     """
@@ -145,6 +151,8 @@ class BatchMember(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     name: str
     uid: str
     was_ready: bool = True
+    pods_ready: Amount = 0
+    part_at: Timestamp | None = None
     replaced_at: Timestamp | None = None
     blocked: str = ""
 
@@ -156,7 +164,8 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         txn: Identity of the commit that wrote it.
         number: Rollouts begun so far.
         back: Whether it goes back to an earlier template.
-        target: What members are brought to, and what new ones are made from.
+        since: When it was first seen. Members that are older may have been made by anybody, in whatever way.
+        target: What members are brought to.
         previous: The last template that all members had before; what a rollback goes back to. The target itself where the pool
             has gone back to it.
         proven: Whether a member has come up with the target in this rollout; until then batches are canaries.
@@ -167,8 +176,11 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         batch: Members under way.
         skipped: Members that nobody waits for as long as they are not ready: they were not before, nor in time afterwards, or
             an operator went on in spite of them.
-        failed: Members that halted it.
-        ready_before: Members that were ready when the batch began.
+        failed: Members that halted it, or alerts that did or that it waits for.
+        accepted: Alerts that an operator went on in spite of.
+        owners: Ready clients of each owner of clients in the batch when it began.
+        wanted: Clients that owners want of those that miss some; -1 for one that cannot say.
+        wanted_at: When they were asked.
         busy_s: Time that finished batches took.
         busy_since: Since when the batch under way takes time; None while nothing does.
         changed_at: Time of this revision.
@@ -184,6 +196,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     target: Template
     changed_at: Timestamp
     step: Step
+    since: Timestamp | None = None
     txn: str = ""
     phase: Phase = "synced"
     number: Amount = 0
@@ -197,7 +210,10 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     batch: tuple[BatchMember, ...] = ()
     skipped: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
-    ready_before: Amount = 0
+    accepted: tuple[str, ...] = ()
+    owners: dict[str, int] = {}
+    wanted: dict[str, int] = {}
+    wanted_at: Timestamp | None = None
     updated: Amount = 0
     total: Amount = 0
     started_at: Timestamp | None = None
@@ -217,6 +233,8 @@ class Replace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         hash: What the new one is to be labelled with.
         isolation: Isolation mode of an agent's node.
+        keep: Pods of a worker that stay ready: more than these are replaced at once, and the others when those are well.
+        first: Whether one pod of a worker goes first, alone.
     """
 
     pool: str
@@ -226,10 +244,28 @@ class Replace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     template: Template
     hash: str
     isolation: str = ""
+    keep: Amount = 0
+    first: bool = False
 
 
 class Replaced(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Answer: ``done``; ``gone`` when there is no member of that UID any more; ``blocked`` with the reason for now."""
+    """Answer: ``done``; ``gone`` when there is no member of that UID any more; ``blocked`` with what forbids it at present.
+
+    ``part`` when pods of a worker remain for a later request; ``pods`` counts those replaced by this one.
+    """
 
     outcome: Outcome
     message: str = ""
+    pods: Amount = 0
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Request to ``gpubus.rpc.rollout.wanted``: how many pods do these owners want now?"""
+
+    owners: tuple[str, ...]
+
+
+class WantedPods(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer: pods by owner, 0 for one that is gone or has finished, -1 for one that cannot say."""
+
+    pods: dict[str, int]

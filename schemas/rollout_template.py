@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from schemas.rollout import Member, Template
+from schemas.rollout import Member, Rollout, Template
 
 _LENGTH: Final = 16
 """Hexadecimal digits: it has to fit a label, and 64 bits tell templates apart."""
@@ -55,6 +55,15 @@ def member_hashes(template: Template) -> Callable[[Member], str]:
         return known[kind]
 
     return hash_of
+
+
+def made_from(record: Rollout) -> Template:
+    """Return what new members are made from while a rollout stands where it stands.
+
+    A rollout that has stopped spreads its template no further: new members get the one that all had before, if it is known.
+    """
+    stopped = record.phase in ("halted", "aborted") and not record.back
+    return record.previous if stopped and record.previous is not None else record.target
 
 
 def _variant(base: str, template: Template, member: Member) -> str:

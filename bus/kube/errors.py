@@ -58,6 +58,7 @@ class KubeRefusedError(KubeError):
         code: HTTP status.
         reason: CamelCase word, such as ``AlreadyExists``.
         kind: Resource that it is about; ``pods/binding`` for a pod that has its node already.
+        name: The object that it is about; empty when it is about none, such as a path that is not served.
         causes: What led to it, such as the disruption budget that forbids an eviction.
         retry_after_s: Seconds after which to try again; 0 when it does not say.
     """
@@ -69,6 +70,7 @@ class KubeRefusedError(KubeError):
         self.reason = status.reason
         self.message = status.message
         self.kind = status.details.kind
+        self.name = status.details.name
         self.causes = tuple(cause.message for cause in status.details.causes if cause.message)
         self.retry_after_s = status.details.retry_after_seconds
 

@@ -1,6 +1,7 @@
 """What pools put into pods at admission: what a rollout brings their clients to, else what they want. No I/O.
 
-A rollout that has been rolled back keeps new pods on the template that it went back to, images included.
+A rollout that has been rolled back keeps new pods on the template that it went back to, images included; one that has stopped
+gives them the template that all had before.
 """
 
 from bus import codec, subjects
@@ -8,6 +9,7 @@ from bus.errors import UndecodableError
 from bus.follower import Record
 from consumers.mutator.client import Client, client_of
 from schemas.rollout import ComponentSpec, Rollout, Template
+from schemas.rollout_template import made_from
 
 STATE_FILTER = "gpubus.state.component.*.client"
 LEDGER_FILTER = "gpubus.ledger.rollout.*.client"
@@ -35,7 +37,7 @@ class Clients:
         if record.deleted:
             templates.pop(pool, None)
         elif kind == "rollout":
-            templates[pool] = codec.decode_as(Rollout, record.payload).data.target
+            templates[pool] = made_from(codec.decode_as(Rollout, record.payload).data)
         else:
             templates[pool] = codec.decode_as(ComponentSpec, record.payload).data.template
         self._known.clear()

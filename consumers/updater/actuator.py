@@ -19,18 +19,19 @@ from bus.kube.client import APPLY, Client, resource_path
 from bus.kube.errors import CONFLICT, NOT_FOUND, KubeError, KubeRefusedError
 from bus.rpc import Service
 from bus.streams import LEDGER, STATE
-from bus.tasks import end
+from bus.tasks import until_first
 from consumers.updater.agents import make_agent, replace_agent
 from consumers.updater.evictions import replace_client, replace_worker
+from consumers.updater.hands import OWNERS, SERVICE
 from consumers.updater.notes import NAMESPACE as EVENTS_IN
 from consumers.updater.notes import event_of
+from consumers.updater.owners import wanted_pods
 from consumers.updater.progress import count
-from consumers.updater.service import SERVICE
 from consumers.updater.status import pool_status
 from consumers.updater.view import LEDGER_FILTERS, STATE_FILTERS, Key, View
 from schemas.kube.base import API_VERSION
-from schemas.rollout import Replace, Replaced, Rollout
-from schemas.rollout_template import member_hashes
+from schemas.rollout import Replace, Replaced, Rollout, Wanted, WantedPods
+from schemas.rollout_template import made_from, member_hashes
 
 log = logging.getLogger("gpubus.actuator")
 
@@ -39,6 +40,9 @@ NAMESPACE: Final = "tensor-fusion-sys"
 
 AGAIN_S: Final = 2.0
 """When what the API server would not do is tried again."""
+
+SWEEP_S: Final = 30.0
+"""Looks at everything, whatever happened: a pool that was made anew has an empty status."""
 
 GATHER_S: Final = 0.05
 MOST_NOTES: Final = 256
@@ -69,6 +73,7 @@ class Actuator:
         self._namespace = namespace
         self._view = View()
         self._service = Service(bus, SERVICE, Replace, self._replace, concurrency=16)
+        self._owners = Service(bus, OWNERS, Wanted, self._wanted)
         self._state = Follower(bus, STATE, STATE_FILTERS, self._on_state)
         self._ledger = Follower(bus, LEDGER, LEDGER_FILTERS, self._on_ledger, recreated=self._view.forget_records)
         self._changed: set[Key] = set()
@@ -82,18 +87,19 @@ class Actuator:
         await self._state.start()
         await self._ledger.start()
         await self._service.start()
+        await self._owners.start()
         if ready is not None:
             ready.set()
-        stopped, working = asyncio.create_task(stop.wait()), asyncio.create_task(self._working())
+        tasks: list[asyncio.Task[Any]] = [
+            asyncio.create_task(loop) for loop in (stop.wait(), self._working(), self._sweeping())
+        ]
         try:
-            await asyncio.wait([stopped, working], return_when=asyncio.FIRST_COMPLETED)
+            await until_first(*tasks)
         finally:
             await self._service.stop()
-            await end(stopped, working)
+            await self._owners.stop()
             await self._state.stop()
             await self._ledger.stop()
-        if not working.cancelled() and (error := working.exception()) is not None:
-            raise error
 
     def _on_state(self, record: Record) -> None:
         try:
@@ -134,7 +140,17 @@ class Actuator:
         self._blocked += answer.outcome == "blocked"
         return answer
 
+    async def _wanted(self, request: Wanted) -> WantedPods:
+        return WantedPods(pods=await wanted_pods(self._client, request.owners))
+
     # Upkeep
+
+    async def _sweeping(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self._shown.clear()
+            for key in self._view.keys():  # noqa: SIM118  no mapping
+                self._look_at(key)
 
     async def _working(self) -> None:
         while True:
@@ -171,10 +187,11 @@ class Actuator:
         missing = [member for member in seen.members if not member.uid]
         if key[1] != "hypervisor" or seen.spec is None or not missing:
             return
-        hash_of = member_hashes(record.target)
+        template = made_from(record)
+        hash_of = member_hashes(template)
         for member in missing:
             request = Replace(
-                pool=record.pool, component="hypervisor", name=member.name, uid="", template=record.target,
+                pool=record.pool, component="hypervisor", name=member.name, uid="", template=template,
                 hash=hash_of(member), isolation=member.isolation,
             )  # fmt: skip
             answer = await make_agent(self._client, request, self._namespace)
@@ -182,7 +199,9 @@ class Actuator:
 
     async def _show(self, key: Key, record: Rollout) -> None:
         """Write progress into the pool's status; each component under a name of its own, so that none undoes another."""
-        body = msgspec.json.encode(pool_status(record, *count(record, self._view.seen(key).members)))
+        seen = self._view.seen(key)
+        refused = seen.spec.policy.refused if seen.spec is not None else ""
+        body = msgspec.json.encode(pool_status(record, *count(record, seen.members), refused=refused))
         if self._shown.get(key) == body:
             return
         path = resource_path(API_VERSION, "gpupools", name=record.pool, subresource="status")

@@ -11,7 +11,7 @@ import msgspec
 from bus.codec import decode_as
 from bus.follower import Record
 from bus.subjects import names
-from consumers.updater.health import Firing
+from consumers.updater.verdict import Firing
 from schemas.event import Timestamp
 
 FILTERS: Final = ("gpubus.state.alert.*", "gpubus.state.node.*", "gpubus.state.gpu.*")

@@ -1,6 +1,7 @@
 """Pods that their controllers make anew once they are gone: evicted, so that disruption budgets hold."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -33,7 +34,7 @@ async def replace_client(client: Client, request: Replace) -> Replaced:
 
 
 async def replace_worker(client: Client, request: Replace) -> Replaced:
-    """Evict the pods of a workload that are not made from the template; its controller makes others.
+    """Evict pods of a workload that are not made from the template, as many as may be down now; others are made for them.
 
     Raises:
         KubeError: As for :func:`replace_client`.
@@ -42,12 +43,41 @@ async def replace_worker(client: Client, request: Replace) -> Replaced:
     query = {"labelSelector": f"{COMPONENT}=worker,{WORKLOAD}={workload}"}
     pods = _pods.decode(await client.call("GET", resource_path("v1", "pods", namespace), query=query)).items
     theirs = [pod for pod in pods if request.uid in {owner.uid for owner in pod.metadata.owner_references}]
-    outdated = [pod for pod in theirs if pod.metadata.labels.get(TEMPLATE_HASH) != request.hash]
-    answers = await asyncio.gather(*(evict(client, namespace, pod.metadata.name, pod.metadata.uid) for pod in outdated))
-    blocked = [answer for answer in answers if answer.outcome == "blocked"]
-    if blocked:
-        return blocked[0]
-    return Replaced(outcome="done") if outdated else GONE
+    now, later = choose_workers(theirs, request)
+    answers = await asyncio.gather(*(evict(client, namespace, pod.metadata.name, pod.metadata.uid) for pod in now))
+    done = sum(answer.outcome == "done" for answer in answers)
+    blocked = next((answer for answer in answers if answer.outcome == "blocked"), None)
+    if blocked is not None:
+        return Replaced(outcome="blocked", message=blocked.message, pods=done)
+    if later:
+        text = f"{len(later)} of {len(theirs)} pods wait for the others to be ready"
+        return Replaced(outcome="part", message=text, pods=done)
+    return Replaced(outcome="done", pods=done) if now else GONE
+
+
+def choose_workers(pods: Iterable[KubePod], request: Replace) -> tuple[list[KubePod], list[KubePod]]:
+    """Return which of a workload's pods to evict now, and which later. Pure.
+
+    Those that are down take nothing away and go at once; of the others as many as leave ``keep`` ready, the oldest first. As
+    long as ``first`` is asked for and none has come up with the template, one alone is tried.
+    """
+    pods = list(pods)
+    current = [pod for pod in pods if pod.metadata.labels.get(TEMPLATE_HASH) == request.hash]
+    outdated = [pod for pod in pods if pod not in current and not pod.metadata.deletion_timestamp]
+    outdated.sort(key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
+    up = [pod for pod in outdated if _is_up(pod)]
+    if request.first and not any(map(_is_up, current)):
+        ending = any(pod.metadata.deletion_timestamp for pod in pods)
+        chosen = [] if current or ending else (up or outdated)[:1]
+    else:
+        room = len(up) + sum(map(_is_up, current)) - request.keep
+        chosen = [pod for pod in outdated if pod not in up] + up[: max(room, 0)]
+    return chosen, [pod for pod in outdated if pod not in chosen]
+
+
+def _is_up(pod: KubePod) -> bool:
+    ready = any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions)
+    return ready and not pod.metadata.deletion_timestamp
 
 
 async def evict(client: Client, namespace: str, name: str, uid: str) -> Replaced:

@@ -1,49 +1,11 @@
 """Whether what was replaced is well: the gate between two batches. Pure."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-import msgspec
-
-from schemas.event import Timestamp
-from schemas.rollout import BatchMember, Member, Reason, Rollout, UpdatePolicy
-
-_SHOWN = 3
-
-IsCurrent = Callable[[Member], bool]
-"""Whether a member runs what the rollout brings it to."""
-
-
-class Firing(msgspec.Struct, frozen=True):
-    """An alert that fires, and since when it was found."""
-
-    name: str
-    since: Timestamp
-
-
-class Verdict(msgspec.Struct, frozen=True):
-    """What the gate says of a batch.
-
-    Attributes:
-        reason: Why the rollout must not go on; empty when nothing speaks against it.
-        message: The same for people.
-        failed: The members that are to blame.
-        pending: Whether some may still become ready in time.
-        left: Members that were down before and did not come up in time, which proves nothing.
-    """
-
-    reason: Reason = ""
-    message: str = ""
-    failed: tuple[str, ...] = ()
-    pending: bool = False
-    left: tuple[str, ...] = ()
-
-
-def some(names: Iterable[str]) -> str:
-    """Return the first few names, and how many more there are."""
-    names = sorted(names)
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+from consumers.updater.successors import judge_return
+from consumers.updater.verdict import Firing, IsCurrent, Verdict, some
+from schemas.rollout import BatchMember, Member, Rollout, UpdatePolicy
 
 
 def find_trouble(
@@ -51,9 +13,9 @@ def find_trouble(
 ) -> Verdict:
     """Look for what stops a rollout at any moment: a crash loop of the new template, or an alert of the pool.
 
-    Alerts that are older than the rollout are not its fault, as a pool that is full often has some. None stops the way back,
-    which may be what ends them. What was down before its replacement says nothing about the template, nor does what was on
-    it before the way back began.
+    Alerts that are older than the rollout are not its fault, as a pool that is full often has some, nor do those count that an
+    operator went on in spite of. None stops the way back, which may be what ends them. What was down before its replacement
+    says nothing about the template, nor does what was on it before the way back began.
     """
     tried = {one.name: one.was_ready for one in record.batch}
     innocent = {*record.skipped, *(name for name, was_ready in tried.items() if not was_ready)}
@@ -65,8 +27,10 @@ def find_trouble(
     if looping:
         return Verdict("CrashLooping", f"crash looping with template {record.target.hash}: {some(looping)}", looping)
     began = record.started_at
-    firing = [] if record.back or began is None else [one.name for one in alerts if one.since >= began]
-    return Verdict("AlertsFiring", f"alerts of the pool fire: {some(firing)}") if firing else Verdict()
+    if record.back or began is None:
+        return Verdict()
+    firing = tuple(one.name for one in alerts if one.since >= began and one.name not in record.accepted)
+    return Verdict("AlertsFiring", f"alerts of the pool fire: {some(firing)}", firing) if firing else Verdict()
 
 
 def judge_batch(
@@ -88,7 +52,7 @@ def judge_batch(
         text = f"not ready within {policy.ready_within_s} s with template {record.target.hash}: {some(late)}"
         return Verdict("NotReady", text, tuple(late))
     if not pending and record.component == "client":
-        return _judge_return(record, members, limit, now)
+        return judge_return(record, members.values(), limit, now)
     return Verdict(pending=pending, left=tuple(left))
 
 
@@ -108,13 +72,12 @@ def is_proven(record: Rollout, members: dict[str, Member], is_current: IsCurrent
     return any(one is not None and one.ready and not one.crash_looping and is_current(one) for one in tried)
 
 
-def _judge_return(record: Rollout, members: dict[str, Member], limit: timedelta, now: datetime) -> Verdict:
-    """Evicted pods come back under other names: as many must be ready as before."""
-    missing = record.ready_before - sum(member.ready for member in members.values())
-    if missing <= 0:
+def judge_parts(record: Rollout, policy: UpdatePolicy, now: datetime) -> Verdict:
+    """Judge workers whose pods are replaced some at a time: those replaced last must come up before the next are."""
+    limit = timedelta(seconds=policy.ready_within_s)
+    waiting = [one for one in record.batch if one.replaced_at is None and one.pods_ready and not one.blocked]
+    late = tuple(one.name for one in waiting if one.part_at is not None and now >= one.part_at + limit)
+    if not late:
         return Verdict()
-    last = max((one.replaced_at for one in record.batch if one.replaced_at is not None), default=now)
-    if now < last + limit:
-        return Verdict(pending=True)
-    text = f"{missing} fewer pods are ready than before the batch, {int(limit.total_seconds())} s after their eviction"
-    return Verdict("NotReady", text)
+    text = f"some pods not ready within {policy.ready_within_s} s with template {record.target.hash}: {some(late)}"
+    return Verdict("NotReady", text, late)

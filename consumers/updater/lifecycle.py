@@ -16,32 +16,20 @@ from typing import Any, Final
 
 import msgspec
 
-from consumers.updater.health import Firing, IsCurrent, Verdict, find_trouble, is_proven, judge_batch, some
+from consumers.updater.health import find_trouble, is_proven, judge_batch, judge_parts
 from consumers.updater.plan import FULL, plan_batch
-from consumers.updater.progress import ACTIVE, UNDER_WAY, busy, fresh, phase_of, stop_clock
-from schemas.rollout import BatchMember, ComponentSpec, Member, Reason, Rollout, Step, Template
+from consumers.updater.progress import ACTIVE, UNDER_WAY, begun, busy, fresh, interrupted, phase_of, stop_clock
+from consumers.updater.seen import Seen, without_pool
+from consumers.updater.verdict import IsCurrent, Verdict, some
+from schemas.rollout import ComponentSpec, Member, Reason, Rollout, Step, Template
 from schemas.rollout_template import member_hashes
 from schemas.windows import is_open, next_opening
-
-
-class Seen(msgspec.Struct, frozen=True):
-    """What is known of one pool and component.
-
-    Attributes:
-        spec: What the pool wants; None when it is gone or cannot be read: then nothing is done.
-        members: What runs.
-        alerts: The pool's alerts that fire.
-    """
-
-    spec: ComponentSpec | None
-    members: tuple[Member, ...] = ()
-    alerts: tuple[Firing, ...] = ()
 
 
 def advance(record: Rollout | None, seen: Seen, now: datetime) -> Rollout | None:
     """Return the record's next revision, one step on, or None when it stands right as it is."""
     if seen.spec is None:
-        return None
+        return without_pool(record, now) if record is not None and seen.gone else None
     if record is None:
         return _first(seen.spec, seen, now)
     return _Step(record, seen.spec, seen, now).next()
@@ -49,7 +37,7 @@ def advance(record: Rollout | None, seen: Seen, now: datetime) -> Rollout | None
 
 def _first(spec: ComponentSpec, seen: Seen, now: datetime) -> Rollout:
     record = Rollout(
-        pool=spec.pool, component=spec.component, target=spec.template, changed_at=now, step="recorded", txn=""
+        pool=spec.pool, component=spec.component, target=spec.template, changed_at=now, step="recorded", since=now
     )
     step = _Step(record, spec, seen, now)
     return step.leave_alone() if step.outdated else step.to("recorded", phase="synced")
@@ -144,11 +132,17 @@ class _Step:
         if record.phase == "outdated":
             return self._outdated()
         if record.phase == "synced" and self.outdated:
-            # Made from an old template after all were updated; or, before anything ever was, seen only after their pool.
-            return self._begin("started") if record.number else self.leave_alone()
+            # Made from an old template after all were updated, or a workload was edited; or, before anything ever was, made
+            # by somebody else before we came, and seen only after their pool.
+            return self._begin("started") if record.number or self._made_since() else self.leave_alone()
         if record.phase == "rolled-back" and self.outdated:
             return self.to("started", **fresh(record, self.now) | {"back": True})
         return None
+
+    def _made_since(self) -> bool:
+        """Whether all that is out of date was made when new members took the template already."""
+        since = self.record.since
+        return since is not None and all(member.created_at > since for member in self.outdated)
 
     def _outdated(self) -> Rollout | None:
         if not self.outdated:
@@ -174,7 +168,9 @@ class _Step:
             known = record.phase == "window" and record.due_at == next_opening(self.policy.windows, self.now)
             return None if known else self._await_window()
         if record.batch:  # interrupted by a pause, or by the end of a window
-            return self.to("continued", phase=phase_of(record), busy_since=self.now)
+            return self.to(
+                "continued", phase=phase_of(record), busy_since=self.now, batch=interrupted(record, self.now)
+            )
         return self._begin_batch()
 
     def _end(self, trouble: Verdict) -> Rollout | None:
@@ -190,7 +186,7 @@ class _Step:
         """Alerts that came before the first batch are not its fault, but nothing is begun on top of them."""
         if (self.record.reason, self.record.message) == (trouble.reason, trouble.message):
             return None
-        return self.to("waited", phase="planned", reason=trouble.reason, message=trouble.message)
+        return self.to("waited", phase="planned", reason=trouble.reason, message=trouble.message, failed=trouble.failed)
 
     def _await_window(self) -> Rollout:
         opens = next_opening(self.policy.windows, self.now)
@@ -210,16 +206,11 @@ class _Step:
         chosen, batch = plan_batch(
             self.members.values(), self._is_done, self.policy.batch_percentage, record.progress, canary=canary
         )
-        taken = tuple(BatchMember(name=member.name, uid=member.uid, was_ready=member.ready) for member in chosen)
         return self.to(
             "batch",
             phase="canary" if canary else "batch",
             progress=batch.progress,
-            batches=record.batches + 1,
-            batch=taken,
-            ready_before=sum(member.ready for member in self.members.values()),
-            busy_since=self.now,
-            message=f"replacing {some(one.name for one in taken)}",
+            **begun(record, chosen, self.members.values(), self.now),
         )
 
     # Under way
@@ -235,6 +226,9 @@ class _Step:
             text += f"; could not replace {some(blocked)}: {record.message}" if blocked else ""
             return self._halt(Verdict("MaxDurationExceeded", text))
         if any(one.replaced_at is None for one in record.batch):
+            late = judge_parts(record, self.policy, self.now)
+            if late.reason:
+                return self._halt(late)
             closed = not record.back and not is_open(self.policy.windows, self.now)
             return self._await_window() if closed else None
         verdict = judge_batch(record, self.members, self.policy, self.is_current, self.now)

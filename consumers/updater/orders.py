@@ -27,7 +27,9 @@ def pause(record: Rollout, now: datetime, by: str) -> Rollout:
 
 
 def resume(record: Rollout, now: datetime, by: str) -> Rollout:
-    """Go on after a pause; go on in spite of the members that halted it; or begin an update that is not automatic.
+    """Go on after a pause; go on in spite of what halted it or of the alerts that it waits for; or begin what is not automatic.
+
+    Members and alerts that are accepted so stop this rollout no more; others, and other alerts, still do.
 
     Raises:
         OrderRefusedError: There is nothing to go on with.
@@ -44,8 +46,9 @@ def resume(record: Rollout, now: datetime, by: str) -> Rollout:
                 due_at=record.due_at if early else None,
             )
         case "halted":
-            accepted = tuple(sorted({*record.skipped, *record.failed}))
-            return _ordered(record, "resumed", now, by, phase="planned", batch=(), skipped=accepted, busy_s=0)
+            return _ordered(record, "resumed", now, by, phase="planned", batch=(), busy_s=0, **_accepted(record))
+        case "planned" if record.reason == "AlertsFiring":
+            return _ordered(record, "resumed", now, by, **_accepted(record))
         case "outdated":
             return _ordered(record, "started", now, by, **fresh(record, now), manual=True)
         case _:
@@ -79,6 +82,11 @@ def rollback(record: Rollout, now: datetime, by: str) -> Rollout:
         raise OrderRefusedError(f"{_name(record)} {already}: change the pool's template instead")
     changes = fresh(record, now) | {"back": True, "target": record.previous, "previous": None}
     return _ordered(record, "rolled-back", now, by, **changes, rejected=record.target.hash)
+
+
+def _accepted(record: Rollout) -> dict[str, Any]:
+    field = "accepted" if record.reason == "AlertsFiring" else "skipped"
+    return {field: tuple(sorted({*getattr(record, field), *record.failed}))}
 
 
 def _name(record: Rollout) -> str:

@@ -13,6 +13,9 @@ from schemas.rollout import Member
 
 FULL: Final = 100
 
+MOST: Final = 1000
+"""Members of a batch, whatever the percentage: a record names them all, and a NATS server takes a megabyte by default."""
+
 
 class Batch(msgspec.Struct, frozen=True):
     """How many to update now.
@@ -70,5 +73,5 @@ def plan_batch(
     outdated = [member for member in members if not is_updated(member)]
     batch = next_batch(len(members), len(members) - len(outdated), percentage, progress)
     outdated.sort(key=lambda member: (member.ready != canary, member.created_at, member.name))
-    size = min(batch.size, 1) if canary else batch.size
+    size = min(batch.size, 1 if canary else MOST)
     return tuple(outdated[:size]), msgspec.structs.replace(batch, size=size)

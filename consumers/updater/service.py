@@ -13,34 +13,27 @@ from typing import Final
 
 import msgspec
 
-from bus import codec, ledger, rpc, subjects, timers
+from bus import codec, ledger, subjects, timers
 from bus.connection import Bus
 from bus.consumer import PullConsumer
 from bus.deadletter import bury
 from bus.delivery import ConsumerSpec, Delivery
-from bus.errors import ApiError, CallError, ConflictError, PublishUnconfirmedError, UndecodableError
+from bus.errors import ApiError, ConflictError, PublishUnconfirmedError, UndecodableError
 from bus.follower import Follower, Record
 from bus.streams import LEDGER, STATE, TICK
 from bus.tasks import end
 from bus.worker import Done, Outcome, Worker
 from consumers.updater.alarms import FILTERS as ALARM_FILTERS
+from consumers.updater.hands import AT_ONCE, Hands
 from consumers.updater.lifecycle import advance
-from consumers.updater.progress import due, replaced, to_replace
+from consumers.updater.progress import due, to_replace
 from consumers.updater.view import LEDGER_FILTERS, STATE_FILTERS, Key, View, key_of
 from schemas.deadletter import DeadLetter
 from schemas.event import Event, utc
 from schemas.registry import Tick
-from schemas.rollout import BatchMember, Replace, Replaced, Rollout
-from schemas.rollout_template import member_hashes
+from schemas.rollout import Rollout
 
 log = logging.getLogger("gpubus.updater")
-
-SERVICE: Final = "rollout.replace"
-"""Request/reply service that replaces members; whoever can do that for the cluster at hand answers it."""
-
-REPLACE_TIMEOUT_S: Final = 20.0
-AT_ONCE: Final = 16
-"""Members that are replaced at the same time."""
 
 GATHER_S: Final = 0.05
 """How long changes are gathered before they are looked at: members of a batch come up together."""
@@ -82,9 +75,9 @@ class Updater:
         self._changed: dict[Key, bool] = {}
         self._wake = asyncio.Event()
         self._locks: defaultdict[Key, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._slots = asyncio.Semaphore(AT_ONCE)
         self._ours: dict[Key, str] = {}
-        self._steps = self._overtaken = self._replaced = self._blocked = 0
+        self._hands = Hands(bus)
+        self._steps = self._overtaken = 0
 
     async def run(self, stop: asyncio.Event, *, ready: asyncio.Event | None = None) -> None:
         """Load what there is, take over what is under way, and work until ``stop`` is set."""
@@ -179,18 +172,27 @@ class Updater:
     async def _look(self, key: Key, *, take_over: bool = False) -> None:
         """Take every step that is due now. With ``take_over`` members are replaced whoever took the step that says so."""
         async with self._locks[key]:
-            asked, timed = False, ""
+            asked: set[str] = set()
+            owners_asked, timed = False, ""
             while True:
                 record, seq = self.view.record(key)
                 seen, now = self.view.seen(key), datetime.now(UTC)
                 changed = advance(record, seen, now)
                 ours = record is not None and (take_over or record.txn == self._ours.get(key))
-                if changed is None and record is not None and seen.spec is not None and ours and record.txn != timed:
-                    # Set before anything is done, so that somebody else goes on if we do not come to the end of it.
-                    await self._set_timer(key, due(record, seen.spec.policy, now), now)
-                    timed = record.txn
-                    if not asked:
-                        asked, changed = True, await self._replace(key, record)
+                if changed is None and record is not None and seen.spec is not None and ours:
+                    policy = seen.spec.policy
+                    if record.txn != timed:
+                        # Set before anything is done, so that somebody else goes on if we do not come to the end of it.
+                        await self._set_timer(key, due(record, policy, now), now)
+                        timed = record.txn
+                    if batch := to_replace(record, AT_ONCE, asked):
+                        # Between two such groups it is looked whether an order or a trouble speaks against going on.
+                        asked.update(one.name for one in batch)
+                        changed = await self._hands.replace(record, batch, seen, policy)
+                        if changed is None:
+                            continue
+                    elif take_over and not owners_asked:
+                        owners_asked, changed = True, await self._hands.ask_owners(record, seen, policy)
                 # A record that came first is on its way to us, and wakes us.
                 if changed is None or not await self._commit(key, changed, seq):
                     return
@@ -225,34 +227,9 @@ class Updater:
         log.info("rollout of %s: %s, %s %s", "/".join(key), record.step, record.phase, record.message)
         return True
 
-    async def _replace(self, key: Key, record: Rollout) -> Rollout | None:
-        """Have the members of the batch replaced that were not yet, and return the record with the answers."""
-        batch = to_replace(record)
-        if not batch:
-            return None
-        hash_of = member_hashes(record.target)
-
-        async def ask(one: BatchMember) -> Replaced:
-            member = self.view.member(key, one.name)
-            if member is None or member.uid != one.uid:
-                return Replaced(outcome="gone")
-            request = Replace(
-                pool=record.pool, component=record.component, name=one.name, uid=one.uid, template=record.target,
-                hash=hash_of(member), isolation=member.isolation,
-            )  # fmt: skip
-            async with self._slots:
-                try:
-                    return await rpc.call(self._bus, SERVICE, request, Replaced, timeout=REPLACE_TIMEOUT_S)
-                except CallError as error:
-                    return Replaced(outcome="blocked", message=str(error))
-
-        answers = dict(zip((one.name for one in batch), await asyncio.gather(*map(ask, batch)), strict=True))
-        self._replaced += sum(answer.outcome == "done" for answer in answers.values())
-        self._blocked += sum(answer.outcome == "blocked" for answer in answers.values())
-        return replaced(record, answers, datetime.now(UTC))
-
     def statistics(self) -> UpdaterStatistics:
         """Return the counters of this updater."""
+        hands = self._hands
         return UpdaterStatistics(
-            steps=self._steps, overtaken=self._overtaken, replaced=self._replaced, blocked=self._blocked
+            steps=self._steps, overtaken=self._overtaken, replaced=hands.replaced, blocked=hands.blocked
         )

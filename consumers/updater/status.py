@@ -14,17 +14,22 @@ _REASONS: Final = {
 }  # fmt: skip
 
 
-def pool_status(record: Rollout, updated: int, total: int) -> dict[str, Any]:
+def pool_status(record: Rollout, updated: int, total: int, *, refused: str = "") -> dict[str, Any]:
     """Return what one component's rollout adds to its ``GPUPool``, for a server-side apply of the status.
 
     Args:
         record: The rollout.
         updated: Members that run the template now.
         total: All members.
+        refused: Why the pool's update policy cannot be followed; said whatever the rollout does, for it will update nothing more.
 
     Source: ``componentStatus`` of the contract; progress is the share of members that run the template, in percent.
     """
     name = record.component
+    policy = f"the update policy cannot be followed, so nothing is updated: {refused}" if refused else ""
+    message = (
+        record.message if not policy or policy in record.message else "; ".join(filter(None, (record.message, policy)))
+    )
     progress = FULL * updated // total if total else FULL
     return {
         "apiVersion": API_VERSION,
@@ -40,10 +45,20 @@ def pool_status(record: Rollout, updated: int, total: int) -> dict[str, Any]:
                 {
                     "type": _CONDITIONS[name],
                     "status": "True" if record.phase == "synced" else "False",
-                    "reason": record.reason if record.phase == "halted" and record.reason else _REASONS[record.phase],
-                    "message": record.message,
+                    "reason": _reason(record, refused=bool(refused)),
+                    "message": message,
                     "lastTransitionTime": record.changed_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
                 }
             ],
         },
     }
+
+
+def _reason(record: Rollout, *, refused: bool) -> str:
+    if record.phase == "halted" and record.reason:
+        return record.reason
+    if refused and record.phase in ("synced", "outdated"):
+        return "PolicyRefused"
+    # A rollout that is held back before it, or between its batches, says by what.
+    held = record.phase == "planned" and record.reason in ("AlertsFiring", "PoolGone")
+    return record.reason if held else _REASONS[record.phase]

@@ -6,8 +6,8 @@ from bus import codec, subjects
 from bus.errors import UndecodableError
 from bus.follower import Record
 from consumers.updater.alarms import Alarms
-from consumers.updater.lifecycle import Seen
 from consumers.updater.progress import ACTIVE
+from consumers.updater.seen import Seen
 from schemas.rollout import COMPONENTS, Component, ComponentSpec, Member, Rollout
 
 STATE_FILTERS = ("gpubus.state.component.*.*", "gpubus.state.member.*.*.*")
@@ -55,7 +55,8 @@ class View:
         """Return what is known of one pool and component; no specification when some of it cannot be read."""
         if self._unreadable[key]:
             return Seen(None)
-        return Seen(self._specs.get(key), tuple(self._members[key].values()), self.alarms.firing(key[0]))
+        spec = self._specs.get(key)
+        return Seen(spec, tuple(self._members[key].values()), self.alarms.firing(key[0]), gone=spec is None)
 
     def member(self, key: Key, name: str) -> Member | None:
         """Return a member as it runs."""

@@ -13,7 +13,7 @@ from schemas.kube.components import worker_overrides
 from schemas.kube.defaults import Settings
 from schemas.kube.resources import CustomResource, TensorFusionWorkload
 from schemas.rollout import ComponentSpec, Member, Rollout, Template
-from schemas.rollout_template import member_hashes
+from schemas.rollout_template import made_from, member_hashes
 
 STATE_FILTERS = ("gpubus.state.config.*.*.*", "gpubus.state.component.*.worker", "gpubus.state.member.*.worker.*")
 LEDGER_FILTERS = ("gpubus.ledger.rollout.*.worker",)
@@ -54,7 +54,7 @@ class View:
         return item if item is not None and isinstance(item.spec.replicas, int) else None
 
     def source(self, key: Key) -> Source:
-        """Return what a workload's workers are made from: what a rollout brings its pool to, else what the pool wants.
+        """Return what a workload's workers are made from: what its pool's rollout says, else what the pool wants.
 
         Raises:
             RequestError: Nothing is known to make them from.
@@ -112,7 +112,7 @@ class View:
         before = self._targets.pop(pool, None)
         if not record.deleted:
             self._targets[pool] = None
-            self._targets[pool] = codec.decode_as(Rollout, record.payload).data.target
+            self._targets[pool] = made_from(codec.decode_as(Rollout, record.payload).data)
         if self._targets.get(pool) != before:
             self._on_pool(pool)
 

@@ -3,22 +3,19 @@
 import getpass
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from deploy.cli.connect import JsonOption, NatsOption, StoreOption, open_bus, run
 from deploy.cli.errors import InputError, NotFoundError
-from deploy.cli.output import clean, instant, make_console, make_table, print_json, show_fields, show_table, warn
+from deploy.cli.output import clean, instant, make_console, make_table, print_json, show_fields, show_table
+from deploy.cli.rollout_log import decoded, every_step, newest_rollouts
 
 if TYPE_CHECKING:
-    import msgspec
-
     from bus.connection import Bus
-    from bus.follower import Record
     from schemas.rollout import Rollout
 
 app = typer.Typer(
@@ -41,7 +38,6 @@ PoolArgument = Annotated[str, typer.Argument(metavar="POOL", help="The pool.")]
 ComponentArgument = Annotated[
     str, typer.Argument(metavar="COMPONENT", help="Which of its parts: hypervisor, worker or client.")
 ]
-T = TypeVar("T", bound="msgspec.Struct")
 Order = Callable[["Rollout", datetime, str], "Rollout"]
 
 
@@ -71,7 +67,7 @@ def status_command(
     """
     if component is not None:
         _check(component)
-    found = [record for record in run(_newest(nats, store)) if pool in (None, record.pool)]
+    found = [record for record in run(newest_rollouts(nats, store)) if pool in (None, record.pool)]
     found = [record for record in found if record.component == (component or record.component)]
     if not found and pool is not None:
         raise NotFoundError(f"no rollout of {component or 'anything'} of pool {pool!r} is known: {_HINT}")
@@ -89,6 +85,7 @@ def status_command(
 
 
 _HINT: Final = "`gpubus rollout status` lists them"
+_UNREADABLE: Final = "a readable record on the same subject lets it go on"
 
 
 def _row(record: "Rollout") -> list[object]:
@@ -99,6 +96,8 @@ def _row(record: "Rollout") -> list[object]:
 
 
 def _fields(record: "Rollout") -> list[tuple[str, object]]:
+    from schemas.rollout_template import made_from
+
     waiting = [one.name for one in record.batch if one.replaced_at is None]
     coming = [one.name for one in record.batch if one.replaced_at is not None]
     return [
@@ -112,8 +111,10 @@ def _fields(record: "Rollout") -> list[tuple[str, object]]:
         ("to be replaced", " ".join(waiting)),
         ("replaced", " ".join(coming)),
         ("left out", " ".join(record.skipped)),
+        ("accepted alerts", ", ".join(record.accepted)),
         ("until", instant(record.due_at) if record.due_at else ""),
         ("template", record.target.hash),
+        ("new ones get", "" if made_from(record) == record.target else made_from(record).hash),
         ("before", record.previous.hash if record.previous else ""),
         ("refused", record.rejected),
         ("ordered by", record.by),
@@ -136,7 +137,9 @@ def history_command(
       gpubus rollout history train hypervisor
     """
     _check(component)
-    found = run(_history(pool, component, nats, store))
+    found, unreadable = run(every_step(pool, component, nats, store))
+    if unreadable and not found:
+        raise NotFoundError(f"no step of {component} of pool {pool!r} can be read: {_UNREADABLE}")
     if not found:
         raise NotFoundError(f"no rollout of {component} of pool {pool!r} is known: {_HINT}")
     if as_json:
@@ -164,13 +167,16 @@ def _order_command(name: str, text: str) -> None:
         _check(component)
         record = run(_order(pool, component, getattr(orders, name), nats))
         print(clean(f"{component} of pool {pool}: {record.phase}, {record.updated} of {record.total} updated"))
+        if record.step == "resumed" and (record.accepted or record.skipped):
+            print(clean(f"  going on in spite of {', '.join((*record.accepted, *record.skipped))}"))
 
     app.command(name, help=f"{text}\n\n\b\nExample:\n  gpubus rollout {name} train hypervisor")(command)
 
 
 _order_command("pause", "Begin nothing more; what has been replaced comes up meanwhile.")
 _order_command(
-    "resume", "Go on: after a pause, in spite of the members that halted it, or with an update that is not automatic."
+    "resume",
+    "Go on: after a pause, in spite of the members or alerts that halted it, or with an update that is not automatic.",
 )
 _order_command("abort", "Leave things as they stand; only another change or a rollback moves them.")
 _order_command("rollback", "Bring what has been updated back to the previous template, at once.")
@@ -179,51 +185,6 @@ _order_command("rollback", "Bring what has been updated back to the previous tem
 def _check(component: str) -> None:
     if component not in COMPONENTS:
         raise InputError(f"component {component!r} is unknown: use one of {', '.join(COMPONENTS)}")
-
-
-async def _newest(nats: list[str] | None, store: Path | None) -> list["Rollout"]:
-    import msgspec
-
-    from bus.history import newest
-    from bus.streams import LEDGER, STATE
-    from consumers.updater.progress import count
-    from schemas.rollout import Member, Rollout
-
-    async with open_bus(nats, store) as bus:
-        records, _ = await newest(bus, LEDGER, ["gpubus.ledger.rollout.>"])
-        runs, _ = await newest(bus, STATE, ["gpubus.state.member.>"])
-    members = _decoded(runs, Member)
-    found = []
-    for record in _decoded(records, Rollout):
-        theirs = [one for one in members if (one.pool, one.component) == (record.pool, record.component)]
-        updated, total = count(record, theirs)
-        found.append(msgspec.structs.replace(record, updated=updated, total=total))
-    return sorted(found, key=lambda record: (record.pool, record.component))
-
-
-async def _history(pool: str, component: str, nats: list[str] | None, store: Path | None) -> list["Rollout"]:
-    from bus.history import read
-    from bus.streams import LEDGER
-    from bus.subjects import ledger_rollout
-    from schemas.rollout import Rollout
-
-    records: list[Record] = []
-    async with open_bus(nats, store) as bus:
-        await read(bus, LEDGER, [ledger_rollout(pool, component)], records.append)
-    return _decoded([record for record in records if not record.deleted], Rollout)
-
-
-def _decoded(records: Iterable["Record"], struct: type[T]) -> list[T]:
-    from bus.codec import decode_as
-    from bus.errors import UndecodableError
-
-    good: list[T] = []
-    for record in records:
-        try:
-            good.append(decode_as(struct, record.payload).data)
-        except UndecodableError as error:
-            warn(f"the record {record.subject} at {record.seq} cannot be read: {error.reason}")
-    return good
 
 
 async def _order(pool: str, component: str, order: Order, nats: list[str] | None) -> "Rollout":
@@ -244,24 +205,32 @@ async def _try_order(bus: "Bus", pool: str, component: str, order: Order) -> "Ro
     import msgspec
 
     from bus import ledger
-    from bus.codec import decode_as, encode
+    from bus.codec import encode
     from bus.history import newest
-    from bus.streams import LEDGER
-    from bus.subjects import ledger_rollout
+    from bus.streams import LEDGER, STATE
+    from bus.subjects import ledger_rollout, state
     from consumers.updater.orders import OrderRefusedError
+    from consumers.updater.progress import count
     from schemas.event import Event
-    from schemas.rollout import Rollout
+    from schemas.rollout import Member, Rollout
 
     subject = ledger_rollout(pool, component)
     records, _ = await newest(bus, LEDGER, [subject])
     if not records:
         raise NotFoundError(f"no rollout of {component} of pool {pool!r} is known: {_HINT}")
+    known = decoded(records, Rollout)
+    if not known:
+        raise NotFoundError(
+            f"{component} of pool {pool!r} cannot be steered while its record cannot be read: {_UNREADABLE}"
+        )
     now, txn = datetime.now(UTC), f"order:{token_hex(8)}"
     try:
-        ordered = order(decode_as(Rollout, records[0].payload).data, now, _whoami())
+        ordered = order(known[0], now, _whoami())
     except OrderRefusedError as error:
         raise NotFoundError(str(error)) from error
-    ordered = msgspec.structs.replace(ordered, txn=txn)
+    runs, _ = await newest(bus, STATE, [f"{state('member', pool, component)}.*"])
+    updated, total = count(ordered, decoded(runs, Member))
+    ordered = msgspec.structs.replace(ordered, txn=txn, updated=updated, total=total)
     event = Event(
         id=txn, source="/gpubus/cli", type="gpubus.rollout.v1", subject=f"{pool}/{component}", time=now, data=ordered
     )

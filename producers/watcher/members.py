@@ -27,10 +27,11 @@ _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 class Part(NamedTuple):
-    """One pod of a member."""
+    """One pod of a member; ``owner`` is the UID of its controller, ``maker`` what that is, as ``apiVersion/kind/name``."""
 
     uid: str
     owner: str
+    maker: str
     hash: str
     vendor: str
     created_at: datetime
@@ -97,6 +98,7 @@ class Members:
             ready=all(part.ready for part in parts),
             crash_looping=any(part.crash_looping for part in parts),
             owned=all(part.owner for part in parts),
+            owner=oldest.maker if component == CLIENT else "",
             vendor=oldest.vendor,
         )
 
@@ -126,6 +128,7 @@ class Members:
             owned=isinstance(wanted, int),
             vendor=vendor,
             overrides=worker_overrides(workload.spec),
+            wanted=wanted if isinstance(wanted, int) else 0,
             pods=len(parts),
             pods_ready=ready,
         )
@@ -189,6 +192,7 @@ def _part(item: KubePod) -> Part:
     return Part(
         uid=meta.uid,
         owner=owner.uid if owner is not None else "",
+        maker=f"{owner.api_version}/{owner.kind}/{owner.name}" if owner is not None else "",
         hash=meta.labels.get(TEMPLATE_HASH, ""),
         vendor=meta.annotations.get(VENDOR) or DEFAULT_VENDOR,
         created_at=_time(meta.creation_timestamp),

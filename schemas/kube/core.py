@@ -14,6 +14,7 @@ class OwnerReference(msgspec.Struct, frozen=True, gc=False):
     name: str
     uid: str = ""
     controller: bool = False
+    api_version: str = msgspec.field(default="", name="apiVersion")
 
 
 class ObjectMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):

@@ -45,6 +45,9 @@ def definition(kind: Kind) -> Schema:
     }
     if kind.status is not None:
         version["subresources"] = {"status": {}}
+        if kind.replicas is not None:
+            wanted, there = kind.replicas
+            version["subresources"]["scale"] = {"specReplicasPath": wanted, "statusReplicasPath": there}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

@@ -20,7 +20,11 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of custom resource; ``status`` None means that it has none."""
+    """One kind of custom resource; ``status`` None means that it has none.
+
+    ``replicas`` has the paths of how many are wanted and how many there are. By it ``kubectl scale`` works, and disruption
+    budgets know of how many pods they speak: without it one that says ``maxUnavailable`` forbids every eviction.
+    """
 
     name: str
     plural: str
@@ -29,6 +33,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     spec: type[msgspec.Struct] | None
     status: type[msgspec.Struct] | None
     columns: tuple[Column, ...] = ()
+    replicas: tuple[str, str] | None = None
 
 
 AGE: Final = Column("Age", ".metadata.creationTimestamp", "date")
@@ -146,6 +151,7 @@ KINDS: Final = (
             Column("Ready", ".status.readyWorkers", "integer"),
             AGE,
         ),
+        replicas=(".spec.replicas", ".status.workerCount"),
     ),
     Kind(
         name="TensorFusionConnection",

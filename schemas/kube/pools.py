@@ -119,7 +119,17 @@ class NodeCompaction(Contract, frozen=True):
 class MaintenanceWindow(Contract, frozen=True):
     """When updates may run: in every minute that one of these cron expressions of five fields matches."""
 
-    includes: tuple[Annotated[str, msgspec.Meta(pattern=r"^((TZ|CRON_TZ)=\S+ )?\S+ \S+ \S+ \S+ \S+$")], ...] = ()
+    rules: ClassVar = (
+        Rule(
+            r"!has(self.includes) || self.includes.all(w, w.matches('^((TZ|CRON_TZ)=[^ ]+ )?[0-9/]*[*,-]'))",
+            "a window covers more than single minutes: write every minute of it, such as '* 3-5 * * *' for three hours",
+        ),
+    )
+
+    includes: Annotated[
+        tuple[Annotated[str, msgspec.Meta(pattern=r"^((TZ|CRON_TZ)=\S+ )?\S+ \S+ \S+ \S+ \S+$", max_length=256)], ...],
+        msgspec.Meta(max_length=16),
+    ] = ()
 
 
 class RollingUpdatePolicy(Contract, frozen=True):

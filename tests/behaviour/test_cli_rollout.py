@@ -58,7 +58,7 @@ async def test_a_rollout_is_paused_resumed_and_rolled_back_by_hand(player: Playe
     assert code == 0
     await player.reaches("synced")
     code, out, _ = await ask("rollback", *HYPERVISOR)
-    assert (code, out) == (0, f"hypervisor of pool {POOL}: planned, 5 of 5 updated\n")
+    assert (code, out) == (0, f"hypervisor of pool {POOL}: planned, 0 of 5 updated\n")
     await player.reaches("rolled-back")
     assert len(player.on(OLD)) == 5
     code, out, _ = await ask("status", *HYPERVISOR)
@@ -114,3 +114,39 @@ async def test_nothing_known_is_said_so(ask) -> None:
     assert (code, out) == (0, "no rollouts are known: they begin when an updater has seen a pool's components\n")
     code, out, _ = await ask("status", "--json")
     assert (code, json.loads(out)) == (0, [])
+
+
+async def test_counts_after_an_order_are_those_of_its_template(player: Player, ask) -> None:
+    player.crashing = True
+    await player.want(NEW)
+    await player.reaches("halted")
+    player.crashing = False
+    code, out, _ = await ask("status", *HYPERVISOR)
+    assert [line.split()[-1] for line in out.splitlines() if "new ones get" in line] == [OLD.hash]
+    code, out, _ = await ask("resume", *HYPERVISOR)
+    assert (code, out) == (
+        0, f"hypervisor of pool {POOL}: planned, 1 of 5 updated\n  going on in spite of node-00\n",
+    )  # fmt: skip
+    await player.reaches("synced")
+    code, out, _ = await ask("rollback", *HYPERVISOR)
+    assert (code, out) == (0, f"hypervisor of pool {POOL}: planned, 0 of 5 updated\n")
+
+
+async def test_every_command_names_a_record_that_cannot_be_read(ask, bus: Bus) -> None:
+    subject = subjects.ledger_rollout(POOL, "hypervisor")
+    await bus.publisher.publish(subject, b"{half a mess")
+    for command in ("pause", "resume", "abort", "rollback", "history", "status"):
+        code, _, err = await ask(command, *HYPERVISOR)
+        assert code == 1, command
+        assert f"the record {subject} at 1 cannot be read" in err, command
+        assert "gpubus dead list" in err, command
+
+
+async def test_a_pool_that_is_gone_and_a_policy_that_is_refused_are_named(player: Player, ask) -> None:
+    await player.want(OLD, auto_update=False, refused="batchPercentage is 0: write a whole number from 1 to 100")
+    code, out, _ = await ask("status", "--json")
+    (record,) = json.loads(out)
+    assert record["message"].endswith("cannot be followed: batchPercentage is 0: write a whole number from 1 to 100")
+    await player.bus.publisher.publish(subjects.state("component", POOL, "hypervisor"), b"")
+    code, out, _ = await ask("status", *HYPERVISOR)
+    assert (code, "the pool is gone, or configures no hypervisors" in out) == (0, True)

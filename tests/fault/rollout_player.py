@@ -13,7 +13,7 @@ from bus.connection import Bus
 from bus.follower import Follower, Record
 from bus.rpc import Service
 from bus.streams import LEDGER
-from consumers.updater.service import SERVICE
+from consumers.updater.hands import SERVICE
 from schemas.event import Event
 from schemas.registry import TYPE_NAMES
 from schemas.rollout import Component, ComponentSpec, Member, Replace, Replaced, Rollout, Template, UpdatePolicy

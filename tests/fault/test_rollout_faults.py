@@ -10,6 +10,7 @@ from bus import codec, history, subjects
 from bus.connection import Bus
 from bus.deadletter import list_letters
 from bus.streams import LEDGER
+from consumers.updater.hands import AT_ONCE
 from consumers.updater.plan import batch_size
 from deploy.cli.main import main
 from deploy.local.processes import RoleProcess
@@ -218,3 +219,25 @@ async def buried(bus: Bus, count: int) -> set[str]:
             if len(found) == count:
                 return found
             await asyncio.sleep(0.02)
+
+
+async def test_an_order_is_followed_in_the_middle_of_a_batch(
+    bus: Bus, server: LocalServer, updaters: list[RoleProcess]
+) -> None:
+    player = await settled(bus, 3 * AT_ONCE)
+    await updaters[0].start()
+    await player.reaches("synced")
+
+    async def pause() -> None:
+        player.on_replaced = None
+        await order(server, "pause")
+
+    player.on_replaced = pause
+    await player.want(NEW, canary=False, batch_percentage=100)
+    await player.reaches("paused")
+    await has_looked(player, OLD)
+    assert 1 <= len(player.asked) <= AT_ONCE  # those that it had asked for already
+    await order(server, "resume")
+    await player.reaches("synced", then=lambda record: record.number == 1)
+    await player.stop()
+    check_steps(player, 3 * AT_ONCE, most_down=3 * AT_ONCE)

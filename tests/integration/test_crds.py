@@ -58,6 +58,13 @@ REFUSED = [
         {"includes": ["nightly"]},
         "should match",
     ),
+    (
+        "GPUPool",
+        POOL,
+        "nodeManagerConfig.nodePoolRollingUpdatePolicy.maintenanceWindow",
+        {"includes": ["* 2 * * *", "CRON_TZ=Europe/Berlin 0 3 * * *"]},
+        "write every minute of it",
+    ),
     ("WorkloadProfile", PROFILE, "gangScheduling.minMembers", 5, "at most replicas"),
     ("WorkloadProfile", PROFILE, "gangScheduling.minMembers", 1, "at least 2"),
     ("WorkloadProfile", PROFILE, "resources.requests.compute", "50", "not both"),

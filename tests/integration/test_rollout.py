@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from typing import Any
@@ -12,9 +13,10 @@ import pytest
 from bus import codec, history, subjects
 from bus.connection import Bus
 from bus.follower import Follower, Record
-from bus.kube.client import MERGE, resource_path
+from bus.kube.client import MERGE, Client, resource_path
 from bus.kube.errors import KubeRefusedError
 from bus.streams import LEDGER, STATE
+from consumers.updater.owners import wanted_pods
 from deploy.cli.main import main
 from deploy.local.processes import RoleProcess
 from deploy.local.server import LocalServer
@@ -24,7 +26,8 @@ from schemas.rollout_template import member_hashes
 from tests.conftest import eventually
 from tests.integration.cluster import POOL, Cluster
 from tests.integration.conftest import SYSTEM
-from tests.integration.kubelet import Kubelet, say_status
+from tests.integration.kubelet import Kubelet, is_ready, say_status
+from tests.integration.plane import ControlPlane, find_assets
 
 pytestmark = pytest.mark.integration
 
@@ -283,6 +286,102 @@ async def test_a_changed_image_comes_to_every_worker_once_and_a_changed_number_o
     ]  # fmt: skip
 
 
+@pytest.mark.slow
+async def test_workers_give_way_as_their_disruption_budget_and_the_batch_allow(
+    cluster: Cluster, plane: ControlPlane, bus: Bus, start
+) -> None:
+    """A real disruption controller: the budget forbids, then allows one, then is gone, and the batch alone counts."""
+    if find_assets("kube-controller-manager") is None:
+        pytest.skip("no kube-controller-manager: run `make test-assets`")
+    policy = {"autoUpdateWorker": True, "batchPercentage": 34, "maxDuration": "5m"}
+    await cluster.apply(pool(vgpus("worker:1"), **policy))
+    await cluster.apply(workload("a", 6))
+    await cluster.apply(budget(maxUnavailable=0))
+    log, ready = await Log(bus, "worker").start(), ReadyPods(cluster)
+    playing = asyncio.create_task(play_workers(cluster, ready.seen))
+    plane.start_controllers("disruption-controller")
+    try:
+        await asyncio.gather(*map(start, ("updater", "updater", "actuator", "watcher", "workload")))
+        await log.ready(1)
+        await cluster.apply(pool(vgpus("worker:2"), **policy))
+        blocked = await log.reaches("canary", lambda record: record.reason == "Blocked")
+        assert "disruption budget careful needs 6 healthy pods and has 6 currently" in blocked.message
+        ready.least = 6
+        await cluster.apply(budget(maxUnavailable=1))
+        await eventually(lambda: ready.on["worker:2"] >= 2, PATIENCE_S)
+        assert ready.least == 5
+        await cluster.delete("PodDisruptionBudget", "careful", "default", api="policy/v1")
+        await log.reaches("synced", lambda record: record.number == 1)
+        await eventually(lambda: ready.on["worker:2"] == 6, PATIENCE_S)
+    finally:
+        plane.stop("kube-controller-manager")
+        playing.cancel()
+        await asyncio.gather(playing, return_exceptions=True)
+    assert ready.least == 3  # 34 % of six are three
+    assert len(ready.uids) == 12  # nobody twice
+
+
+def budget(**spec: Any) -> dict[str, Any]:
+    selector = {"matchLabels": {"tensor-fusion.ai/component": "worker"}}
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "careful", "namespace": "default"},
+        "spec": {"selector": selector} | spec,
+    }
+
+
+class ReadyPods:
+    """How many pods were ready at least, how many by image, and whom there ever was."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.least = 0
+        self.on: Counter[str] = Counter()
+        self.uids: set[str] = set()
+
+    def seen(self, pods: list[dict[str, Any]]) -> None:
+        ready = [pod for pod in pods if is_ready(pod) and not pod["metadata"].get("deletionTimestamp")]
+        self.least = min(self.least, len(ready))
+        self.on = Counter(pod["spec"]["containers"][0]["image"] for pod in ready)
+        self.uids |= {pod["metadata"]["uid"] for pod in pods}
+
+
+async def test_owners_say_how_many_pods_they_want_to_an_account_that_may_do_little(
+    cluster: Cluster, kubeconfig_of
+) -> None:
+    labels = {"app": "a"}
+    pods = {
+        "metadata": {"labels": labels},
+        "spec": {"restartPolicy": "Never", "containers": [{"name": "m", "image": "i"}]},
+    }
+    made: list[tuple[str, str, str, dict[str, Any]]] = [
+        ("apps/v1", "ReplicaSet", "web", {"replicas": 3, "selector": {"matchLabels": labels}}),
+        ("apps/v1", "StatefulSet", "db", {"replicas": 0, "serviceName": "db", "selector": {"matchLabels": labels}}),
+        ("batch/v1", "Job", "train", {"parallelism": 4, "completions": 2}),
+        ("batch/v1", "Job", "halted", {"parallelism": 4, "completions": 2, "suspend": True}),
+    ]
+    always = {**pods, "spec": {**pods["spec"], "restartPolicy": "Always"}}
+    for api, kind, name, spec in made:
+        meta = {"name": name, "namespace": "default"}
+        template = pods if kind == "Job" else always
+        document = {"apiVersion": api, "kind": kind, "metadata": meta, "spec": {**spec, "template": template}}
+        await cluster.create(document)
+    await cluster.apply(workload("w", 5))
+    owners = {
+        "apps/v1/ReplicaSet/web": 3, "apps/v1/StatefulSet/db": 0, "batch/v1/Job/train": 2, "batch/v1/Job/halted": 0,
+        "tensor-fusion.ai/v1/TensorFusionWorkload/w": 5, "apps/v1/ReplicaSet/gone": 0, "batch/v1/Job/gone": 0,
+        "apps/v1/DaemonSet/no-scale": -1, "kubeflow.org/v1/PyTorchJob/unknown": -1, "": -1,
+    }  # fmt: skip
+    try:
+        async with await Client.connect(str(await kubeconfig_of("actuator"))) as client:
+            found = await wanted_pods(client, [f"default/{owner}" for owner in owners])
+    finally:
+        for api, kind, name, _ in made:
+            await cluster.delete(kind, name, "default", api=api)
+    assert found == {f"default/{owner}": wanted for owner, wanted in owners.items()}
+
+
 def vgpus(image: str) -> dict[str, Any]:
     container = {"name": "vgpu", "resources": {"requests": {"cpu": "10m"}}}
     template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 0}}
@@ -299,10 +398,12 @@ def workload(name: str, replicas: int) -> dict[str, Any]:
     }
 
 
-async def play_workers(cluster: Cluster) -> None:
+async def play_workers(cluster: Cluster, seen: Callable[[list[dict[str, Any]]], None] = lambda _: None) -> None:
     """Have every worker come up, as its node would."""
     while True:
-        for pod in await cluster.list("Pod", "default"):
+        pods = await cluster.list("Pod", "default")
+        seen(pods)
+        for pod in pods:
             if not pod["status"].get("containerStatuses"):
                 with contextlib.suppress(KubeRefusedError):  # it is gone meanwhile
                     await say_status(cluster, pod)

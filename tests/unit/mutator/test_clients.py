@@ -69,3 +69,13 @@ def test_what_cannot_be_read_changes_nothing() -> None:
         with pytest.raises(UndecodableError):
             clients.apply(record)
     assert clients.get("p", "NVIDIA").hash == hash_of(OLD)
+
+
+def test_a_rollout_that_has_halted_gives_new_pods_what_all_had_before() -> None:
+    clients = Clients()
+    clients.apply(wants(NEW))
+    halted = Rollout(
+        pool="p", component="client", target=NEW, previous=OLD, changed_at=NOW, step="halted", phase="halted"
+    )
+    clients.apply(said(LEDGER, halted))
+    assert clients.get("p", "NVIDIA").hash == hash_of(OLD)

@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from consumers.updater import orders
-from consumers.updater.plan import batch_size
+from consumers.updater.plan import MOST, batch_size
 from schemas.rollout import UpdatePolicy
-from tests.unit.updater.world import NEW, NEWER, OLD, POLICY, World
+from schemas.rollout_template import made_from
+from tests.unit.updater.world import NEW, NEWER, OLD, OWNER, POLICY, START, World
 
 
 def changed(count: int = 10, **policy: object) -> World:
@@ -81,7 +82,7 @@ def test_whoever_installs_it_over_other_pods_gets_no_restarts() -> None:
 def test_members_that_are_seen_only_after_their_pool_get_no_restarts_either() -> None:
     world = World(0)
     for name in ("n00", "n01"):
-        world.add(name, NEW)
+        world.add(name, NEW, created_at=world.now - timedelta(days=1))
     world.settle()
     world.run()
     assert (world.phase, world.record.reason, world.touched) == ("outdated", "FirstSeen", [])
@@ -385,7 +386,7 @@ def test_evicted_pods_are_awaited_under_their_new_names() -> None:
     world.settle()
     world.run()
     assert (world.phase, world.record.reason) == ("halted", "NotReady")
-    assert world.record.message == "1 fewer pods are ready than before the batch, 100 s after their eviction"
+    assert world.record.message == f"1 fewer pods are ready than before the batch, 100 s after their eviction: /{OWNER}"
 
 
 def test_a_pod_that_nothing_would_make_anew_is_left_alone() -> None:
@@ -405,9 +406,8 @@ def test_an_empty_pool_is_in_sync_and_a_pool_that_is_gone_stands_still() -> None
     world = changed()
     world.settle()
     world.spec = None
-    before = world.record
     world.settle()
-    assert world.record is before
+    assert (world.record.reason, len(world.touched)) == ("PoolGone", 2)
 
 
 def test_orders_that_make_no_sense_are_refused_with_the_phase() -> None:
@@ -576,3 +576,115 @@ def test_a_pause_does_not_cut_the_interval_short() -> None:
     assert (world.phase, world.record.due_at, world.touched) == ("interval", due_at, touched)
     world.run(lambda world: len(world.touched) > len(touched))
     assert world.now == due_at
+
+
+def test_whoever_goes_on_in_spite_of_an_alert_is_stopped_by_another_and_not_by_that_one() -> None:
+    world = changed()
+    world.settle()
+    world.alert("GpuTooHot")
+    world.settle()
+    assert (world.phase, world.record.failed) == ("halted", ("GpuTooHot",))
+    world.order(orders.resume)
+    world.settle()
+    assert (world.phase, world.record.accepted, world.record.skipped) == ("batch", ("GpuTooHot",), ())
+    world.run(lambda world: len(world.touched) > 4)
+    world.alert("OutOfMemory")
+    world.settle()
+    assert (world.phase, world.record.message) == ("halted", "alerts of the pool fire: OutOfMemory")
+    world.order(orders.resume)
+    world.run()
+    assert world.phase == "synced"
+    world.want(NEWER)
+    world.settle()
+    assert world.record.accepted == ()
+
+
+def test_an_alert_that_holds_the_first_batch_back_can_be_accepted_too() -> None:
+    world = World()
+    world.want(NEW, windows=("* 13 * * *",))
+    world.settle()
+    world.alert("GpuTooHot")
+    world.now = world.now.replace(hour=13)
+    world.settle()
+    assert (world.phase, world.record.reason, world.touched) == ("planned", "AlertsFiring", [])
+    world.order(orders.resume)
+    world.settle()
+    world.run()
+    assert world.on(NEW) == set(world.members)
+
+
+def test_a_workload_that_is_edited_before_any_rollout_is_updated_unless_it_is_older_than_we_are() -> None:
+    world = World(3, "worker")
+    assert (world.phase, world.record.number) == ("synced", 0)
+    world.members["n01"] = msgspec.structs.replace(world.members["n01"], overrides={"gpuCount": 2})
+    world.settle()
+    world.run()
+    assert (world.phase, world.touched) == ("synced", ["n01"])
+    world = World(3, "worker")
+    old = msgspec.structs.replace(world.members["n01"], overrides={"gpuCount": 2}, created_at=START - timedelta(days=1))
+    world.members["n01"] = old
+    world.settle()
+    assert (world.phase, world.record.reason, world.touched) == ("outdated", "FirstSeen", [])
+
+
+def test_without_its_pool_it_waits_is_charged_nothing_and_goes_on_when_that_is_back() -> None:
+    world = changed(max_duration_s=60)
+    world.blocked = {"n00": "budget", "n01": "budget"}
+    world.settle()
+    spec, world.spec = world.spec, None
+    world.settle()
+    assert (world.phase, world.record.reason, len(world.record.batch)) == ("planned", "PoolGone", 2)
+    world.settle()
+    assert [record.reason for record in world.history].count("PoolGone") == 1
+    world.now += timedelta(days=1)
+    world.spec, world.blocked = spec, {}
+    world.settle()
+    world.run()
+    assert (world.phase, sorted(world.touched)) == ("synced", sorted(world.members))
+
+
+@pytest.mark.parametrize("order", [None, orders.abort])
+def test_what_has_stopped_spreads_no_further_until_somebody_goes_on(order) -> None:
+    world = changed(canary=True)
+    assert made_from(world.record) == OLD
+    world.settle()
+    assert made_from(world.record) == NEW  # the canary is made from it
+    world.members["n00"] = msgspec.structs.replace(world.members["n00"], crash_looping=True)
+    world.settle()
+    assert world.phase == "halted"
+    if order is not None:
+        world.order(order)
+    assert (world.record.target, made_from(world.record)) == (NEW, OLD)
+    world.order(orders.rollback)
+    assert made_from(world.record) == OLD
+    world.order(orders.abort)
+    assert made_from(world.record) == OLD
+
+
+def test_whoever_resumes_gives_the_target_to_new_members_again() -> None:
+    world = changed(canary=True)
+    world.crashing = {"n00"}
+    world.settle()
+    world.run()
+    world.order(orders.resume)
+    assert made_from(world.record) == NEW
+
+
+def test_a_way_back_that_goes_on_after_a_pause_is_no_canary() -> None:
+    world = changed(1)
+    world.settle()
+    world.order(orders.rollback)
+    world.settle()
+    world.order(orders.pause)
+    world.order(orders.resume)
+    world.settle()
+    assert "canary" not in world.phases()
+
+
+def test_a_batch_is_never_more_than_a_record_can_hold() -> None:
+    world = changed(MOST + 10, batch_percentage=100)
+    world.settle()
+    assert len(world.record.batch) == MOST
+    assert len(msgspec.json.encode(world.record)) < 400_000
+    world.run()
+    assert (world.phase, len(world.touched)) == ("synced", MOST + 10)

@@ -6,14 +6,17 @@ from typing import Any
 
 import msgspec
 
-from consumers.updater.health import Firing
-from consumers.updater.lifecycle import Seen, advance
+from consumers.updater.lifecycle import advance
 from consumers.updater.progress import due, replaced, to_replace
+from consumers.updater.seen import Seen
+from consumers.updater.successors import UNKNOWN, missing, told
+from consumers.updater.verdict import Firing
 from schemas.rollout import Component, ComponentSpec, Member, Replaced, Rollout, Template, UpdatePolicy
 from schemas.rollout_template import make_template, member_hashes
 
 START = datetime(2026, 3, 2, 12, tzinfo=UTC)
 OLD, NEW, NEWER, LAST = (make_template({"image": f"i:{n}"}) for n in (1, 2, 3, 4))
+OWNER = "apps/v1/ReplicaSet/r"
 POLICY = UpdatePolicy(auto_update=True, batch_percentage=20, batch_interval_s=60, canary=False)
 
 
@@ -35,6 +38,8 @@ class World:
         self.crashing: set[str] = set()
         self.blocked: dict[str, str] = {}
         self.stuck: set[str] = set()
+        self.wanted: dict[str, int] = {}
+        self.answers: Callable[[], Replaced] | None = None
         self.most_down = 0
         for number in range(count):
             self.add(f"n{number:02}", OLD)
@@ -42,6 +47,7 @@ class World:
 
     def add(self, name: str, template: Template, **facts: Any) -> None:
         self.made += 1
+        facts = ({"owner": OWNER} if self.component == "client" else {}) | facts
         known = {"pool": "p", "component": self.component, "name": name, "uid": f"u{self.made}", "ready": True}
         member = Member(**known | {"created_at": START + timedelta(seconds=self.made), "hash": ""} | facts)
         self.members[name] = msgspec.structs.replace(member, hash=member_hashes(template)(member))
@@ -67,13 +73,16 @@ class World:
     def settle(self) -> None:
         """Look until nothing is left to do at this instant."""
         while True:
-            seen = Seen(self.spec, tuple(self.members.values()), self.alerts)
+            seen = Seen(self.spec, tuple(self.members.values()), self.alerts, gone=self.spec is None)
             changed = advance(self.record, seen, self.now)
             if changed is None:
                 assert self.record is not None
                 changed = replaced(
                     self.record, {one.name: self._replace(one) for one in to_replace(self.record)}, self.now
                 )
+            if changed is None and (short := missing(self.record, self.members.values())) and self.spec is not None:
+                wanted = {owner: self.wanted.get(owner, UNKNOWN) for owner in short}
+                changed = told(self.record, wanted, self.spec.policy, self.now)
             if changed is None:
                 return
             self._keep(changed)
@@ -85,6 +94,8 @@ class World:
 
     def _replace(self, one: Any) -> Replaced:
         assert self.record is not None
+        if self.answers is not None:
+            return self.answers()
         member = self.members.get(one.name)
         if one.name in self.blocked:
             return Replaced(outcome="blocked", message=self.blocked[one.name])
@@ -95,7 +106,7 @@ class World:
         name = one.name if self.component != "client" else f"{one.name}x"
         del self.members[one.name]
         if one.name not in self.stuck:
-            self.add(name, self.record.target, ready=False, crash_looping=one.name in self.crashing)
+            self.add(name, self.record.target, ready=False, crash_looping=one.name in self.crashing, owner=member.owner)
             self.rises[name] = self.now + timedelta(seconds=10)
         return Replaced(outcome="done")
 

@@ -1,0 +1,111 @@
+"""Workers: some pods of a workload at a time, a first one alone, and nobody waits for what was down before."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from consumers.updater.evictions import choose_workers
+from consumers.updater.progress import request_of
+from schemas.kube.core import KubePod
+from schemas.rollout import BatchMember, Member, Replace, Replaced, Rollout, UpdatePolicy
+from tests.unit.updater.world import NEW, OLD, POLICY, World
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def pod(number: int, made_from: str = "old", *, ready: bool = True, **meta: Any) -> KubePod:
+    labels = {"tensor-fusion.ai/pod-template-hash": made_from}
+    stated = {
+        "name": f"w-{number}",
+        "uid": f"u{number}",
+        "labels": labels,
+        "creationTimestamp": f"2026-01-01T00:0{number}:00Z",
+    }
+    status = {"conditions": [{"type": "Ready", "status": "True" if ready else "False"}]}
+    return msgspec.convert({"metadata": stated | meta, "spec": {}, "status": status}, KubePod)
+
+
+def choose(pods: list[KubePod], keep: int = 0, *, first: bool = False) -> tuple[list[str], list[str]]:
+    request = Replace(
+        pool="p", component="worker", name="ns/w", uid="u", template=NEW, hash="new", keep=keep, first=first
+    )
+    now, later = choose_workers(pods, request)
+    return [one.metadata.name for one in now], [one.metadata.name for one in later]
+
+
+def test_the_oldest_go_as_long_as_enough_stay_ready() -> None:
+    five = [pod(number) for number in (4, 2, 0, 1, 3)]
+    assert choose(five, keep=3) == (["w-0", "w-1"], ["w-2", "w-3", "w-4"])
+    assert choose([*five[:3], pod(1, "new", ready=False), pod(3, "new")], keep=3) == (["w-0"], ["w-2", "w-4"])
+    assert choose([*five[:3], pod(1, "new", ready=False)], keep=3) == ([], ["w-0", "w-2", "w-4"])
+    assert choose([pod(1, "new"), pod(2, "new", ready=False)], keep=3) == ([], [])
+
+
+def test_what_is_down_takes_nothing_away_and_what_is_ending_is_gone_already() -> None:
+    ending = pod(5, deletionTimestamp="2026-01-01T01:00:00Z")
+    assert choose([pod(0), pod(1, ready=False), ending], keep=1) == (["w-1"], ["w-0"])
+    assert choose([ending], keep=0) == ([], [])
+
+
+def test_a_canary_s_first_pod_goes_alone_until_it_has_come_up() -> None:
+    three = [pod(0, ready=False), pod(1), pod(2)]
+    assert choose(three, first=True) == (["w-1"], ["w-0", "w-2"])  # one that was down would prove nothing
+    assert choose([three[0], pod(1, deletionTimestamp="2026-01-01T01:00:00Z"), three[2]], first=True)[0] == []
+    assert choose([three[0], pod(1, "new", ready=False), three[2]], first=True)[0] == []
+    assert choose([three[0], pod(1, "new"), three[2]], first=True) == (["w-0", "w-2"], [])
+
+
+def test_as_many_stay_ready_as_the_percentage_leaves_of_those_that_were() -> None:
+    record = Rollout(pool="p", component="worker", target=NEW, changed_at=START, step="batch", phase="batch")
+
+    def keep(ready: int, wanted: int, percentage: int) -> int:
+        member = Member(pool="p", component="worker", name="w", uid="u", hash="", created_at=START, wanted=wanted)
+        one = BatchMember(name="w", uid="u", pods_ready=ready)
+        return request_of(record, one, member, UpdatePolicy(batch_percentage=percentage)).keep
+
+    assert [keep(*facts) for facts in ((10, 10, 20), (10, 10, 1), (10, 10, 100), (3, 10, 20), (10, 4, 25), (0, 4, 25))] == [
+        8, 9, 0, 1, 3, 0,
+    ]  # fmt: skip
+
+
+def half_done(**policy: Any) -> World:
+    """A workload of which some pods were replaced and others wait."""
+    world = World(2, "worker", msgspec.structs.replace(POLICY, **policy))
+    for name, member in world.members.items():
+        world.members[name] = msgspec.structs.replace(member, wanted=4, pods=4, pods_ready=4)
+    evicted = iter([2])
+    world.answers = lambda: Replaced(outcome="part", message="2 of 4 pods wait", pods=next(evicted, 0))
+    world.want(NEW)
+    world.settle()
+    return world
+
+
+def test_a_workload_is_replaced_only_when_all_its_pods_are() -> None:
+    world = half_done()
+    assert (world.phase, world.record.message, world.record.reason) == ("batch", "n00: 2 of 4 pods wait", "")
+    assert world.record.batch[0].replaced_at is None
+    world.step()
+    world.answers = None
+    world.run()
+    assert (world.phase, sorted(world.touched)) == ("synced", ["n00", "n01"])
+
+
+def test_pods_that_do_not_come_up_halt_it_before_more_are_taken() -> None:
+    world = half_done(ready_within_s=60)
+    began = world.now
+    world.run(lambda world: world.phase == "halted")
+    assert (world.record.reason, world.record.failed) == ("NotReady", ("n00",))
+    assert world.now - began == timedelta(seconds=60)
+    assert world.on(OLD) == {"n00", "n01"}
+
+
+def test_a_budget_that_forbids_the_rest_blames_nobody() -> None:
+    world = half_done(ready_within_s=60, max_duration_s=3600)
+    world.answers = lambda: Replaced(outcome="blocked", message="the disruption budget b allows none")
+    for _ in range(30):
+        world.step()
+    assert (world.phase, world.record.reason) == ("batch", "Blocked")
+    world.answers = None
+    world.run()
+    assert world.phase == "synced"
