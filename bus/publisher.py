@@ -18,7 +18,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from bus.errors import ApiError, ConflictError, PublishUnconfirmedError
+from bus.errors import ApiError, BusError, ConflictError, PublishUnconfirmedError
 from bus.tasks import end
 
 WRONG_LAST_SEQUENCE: Final = (10071, 10164)
@@ -55,6 +55,15 @@ class Message(NamedTuple):
     subject: str
     payload: bytes
     headers: dict[str, str]
+
+
+class Replacement(NamedTuple):
+    """A message that replaces the one at ``expected`` on its subject; 0 when there must be none."""
+
+    subject: str
+    payload: bytes
+    expected: int
+    headers: dict[str, str] | None = None
 
 
 def _merged(msg_id: str | None, expected: int | None, headers: dict[str, str] | None) -> dict[str, str]:
@@ -189,6 +198,44 @@ class Publisher:
             left = max(deadline - time.monotonic(), 0.1)
             acks.append(await self.publish(subject, payload, msg_id=msg_id, timeout=left))
         return acks
+
+    async def replace_all(self, messages: Sequence[Replacement], *, timeout: float = 30.0) -> list[Ack | BusError]:
+        """Publish many at once, pipelined, each by compare-and-set, and return in order what became of each.
+
+        One that is refused or unconfirmed stands as its error, of a kind that :meth:`publish` raises; the others are none
+        the worse for it. Cheaper than as many :meth:`publish` calls: no task per message.
+        """
+        deadline = time.monotonic() + timeout
+        sent = [
+            await self._send(Message(m.subject, m.payload, _merged(None, m.expected, m.headers)), timeout)
+            for m in messages
+        ]
+        results: list[Ack | BusError] = []
+        for future, message in zip(sent, messages, strict=True):
+            try:
+                ack = await future
+                if ack.error is None:
+                    results.append(self._count(ack))
+                    continue
+                if ack.error.err_code in WRONG_LAST_SEQUENCE:
+                    self._conflicts += 1
+                    results.append(ConflictError(message.subject, message.expected))
+                    continue
+            except PublishUnconfirmedError:
+                self._unconfirmed += 1
+            try:
+                results.append(
+                    await self.publish(
+                        message.subject,
+                        message.payload,
+                        expected=message.expected,
+                        headers=message.headers,
+                        timeout=max(deadline - time.monotonic(), 0.1),
+                    )
+                )
+            except BusError as error:
+                results.append(error)
+        return results
 
     def _count(self, ack: Ack) -> Ack:
         self._published += 1

@@ -237,20 +237,21 @@ class Reflector(Generic[T]):
                 raise KubeUnreachableError(f"watch of {self._path}", failure.message)
             if event.type != "BOOKMARK":
                 self._events += 1
+            if event.type in ("ADDED", "MODIFIED"):
+                self._version = self._put(event.object, self._known)
+                return
             place = _placed.decode(event.object).metadata
         except msgspec.DecodeError as error:
             raise KubeUnreachableError(f"watch of {self._path}", f"unreadable: {error}") from None
         version = int(place.resource_version)
-        key = (place.namespace, place.name)
-        if event.type in ("ADDED", "MODIFIED"):
-            self._put(event.object, self._known)
-        elif event.type == "DELETED":
+        if event.type == "DELETED":
+            key = (place.namespace, place.name)
             self._known.discard(key)
             self._view.gone(*key, version)
         self._version = version
 
-    def _put(self, raw: msgspec.Raw, seen: set[tuple[str, str]]) -> None:
-        """Tell one object. What cannot be read is not told, but not taken for gone either."""
+    def _put(self, raw: msgspec.Raw, seen: set[tuple[str, str]]) -> int:
+        """Tell one object and return its version. What cannot be read is not told, but not taken for gone either."""
         try:
             item = self._decoder.decode(raw)
         except msgspec.DecodeError as error:
@@ -258,9 +259,11 @@ class Reflector(Generic[T]):
             place = _placed.decode(raw).metadata
             log.error("%s %s/%s cannot be read: %s", self._resource.plural, place.namespace, place.name, error)  # noqa: TRY400
             seen.add((place.namespace, place.name))
-        else:
-            seen.add((item.metadata.namespace, item.metadata.name))
-            self._view.put(item)
+            return int(place.resource_version)
+        meta = item.metadata
+        seen.add((meta.namespace, meta.name))
+        self._view.put(item)
+        return meta.version
 
     def statistics(self) -> ReflectorStatistics:
         """Return the counters of this reflector."""

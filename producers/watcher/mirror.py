@@ -15,11 +15,11 @@ import nats.errors
 
 from bus import codec
 from bus.connection import Bus
-from bus.errors import ApiError, ConflictError, PublishUnconfirmedError, UndecodableError
+from bus.errors import ApiError, BusError, ConflictError, PublishUnconfirmedError, UndecodableError
 from bus.follower import Follower, Record
+from bus.publisher import Ack, Replacement
 from bus.streams import STATE, TOMBSTONE_TTL_S
-from producers.watcher.plan import Outgoing, Stored, digest, known, version_of
-from schemas.pod import Pod
+from producers.watcher.plan import Outgoing, Stored, stored_of
 
 log = logging.getLogger("gpubus.watcher")
 
@@ -36,6 +36,7 @@ FILTERS: Final = (
 )
 
 CATCH_UP_S: Final = 5.0
+PUBLISH_S: Final = 5.0
 _TOMBSTONE: Final = {"Nats-TTL": f"{TOMBSTONE_TTL_S}s"}
 
 
@@ -85,35 +86,46 @@ class Mirror:
         return list(self._stored)
 
     async def replace(self, wishes: Sequence[Wish]) -> list[Wish]:
-        """Fulfil wishes and return those that failed: somebody else came first, or the server could not say."""
-        results = await asyncio.gather(*map(self._replace, wishes))
-        return [wish for wish, done in zip(wishes, results, strict=True) if not done]
-
-    async def _replace(self, wish: Wish) -> bool:
-        headers = None if wish.payload else _TOMBSTONE
-        self._saying[wish.subject] = wish
+        """Fulfil wishes, all at once, and return those that failed: others came first, or the server could not say."""
+        self._saying |= {wish.subject: wish for wish in wishes}
         try:
-            ack = await self._bus.publisher.publish(
-                wish.subject, wish.payload, expected=wish.expected, headers=headers, timeout=5.0
+            results = await self._bus.publisher.replace_all(
+                [
+                    Replacement(one.subject, one.payload, one.expected, None if one.payload else _TOMBSTONE)
+                    for one in wishes
+                ],
+                timeout=PUBLISH_S,
             )
-        except ConflictError:
-            # The follower will show the newer record; until it has, trying again would only fail again.
-            with contextlib.suppress(TimeoutError, nats.errors.Error, ApiError):
-                async with asyncio.timeout(CATCH_UP_S):
-                    await self._overtaken(wish)
-            return False
-        except (PublishUnconfirmedError, ApiError) as error:
-            log.warning("%s", error)
-            return False
         finally:
-            self._saying.pop(wish.subject, None)
-        self._note(wish.subject, ack.seq, wish.stored and msgspec.structs.replace(wish.stored, seq=ack.seq))
-        return True
+            for wish in wishes:
+                self._saying.pop(wish.subject, None)
+        failed: list[Wish] = []
+        overtaken: list[Wish] = []
+        unconfirmed: list[BusError] = []
+        for wish, result in zip(wishes, results, strict=True):
+            if isinstance(result, Ack):
+                stored = wish.stored and msgspec.structs.replace(wish.stored, seq=result.seq)
+                self._note(wish.subject, result.seq, stored)
+                continue
+            failed.append(wish)
+            if isinstance(result, ConflictError):
+                overtaken.append(wish)
+            else:
+                unconfirmed.append(result)
+        if unconfirmed:
+            log.warning("%s; as many as %d were not said, and will be again", unconfirmed[0], len(unconfirmed))
+        if overtaken:
+            await self._overtaken(overtaken)
+        return failed
 
-    async def _overtaken(self, wish: Wish) -> None:
-        await self._follower.caught_up()
-        if self.last(wish.subject) <= wish.expected:
-            self._last.pop(wish.subject, None)  # a tombstone has expired: there is nothing on the subject
+    async def _overtaken(self, wishes: Sequence[Wish]) -> None:
+        """Wait for the newer records: until the follower has shown them, trying again would only fail again."""
+        with contextlib.suppress(TimeoutError, nats.errors.Error, ApiError):
+            async with asyncio.timeout(CATCH_UP_S):
+                await self._follower.caught_up()
+                for wish in wishes:
+                    if self.last(wish.subject) <= wish.expected:
+                        self._last.pop(wish.subject, None)  # a tombstone has expired: there is nothing on the subject
 
     async def say(self, messages: Sequence[Outgoing]) -> None:
         """Publish messages until they are confirmed, however long the bus is away.
@@ -148,9 +160,7 @@ class Mirror:
         stored = None
         if not record.deleted:
             try:
-                event = codec.decode(record.payload)
-                pod = known(event.data) if isinstance(event.data, Pod) else None
-                stored = Stored(record.seq, version_of(event.id), digest(event.data), pod)
+                stored = stored_of(record.seq, codec.decode(record.payload))
             except UndecodableError as error:
                 # Whatever it is, what the API server says now is better.
                 log.warning("%s at sequence %d: %s", record.subject, record.seq, error)

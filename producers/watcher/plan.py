@@ -6,12 +6,13 @@ has given them. A crash in between repeats them; they carry the ids that they ha
 
 import hashlib
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from bus import subjects
 from bus.codec import encode
+from producers.watcher.digests import BYTES, digest, pod_digest
 from producers.watcher.reading import Refusal
 from schemas.decision import Basis, Decision
 from schemas.event import Event
@@ -25,7 +26,26 @@ SOURCE: Final = "/gpubus/watcher"
 Outgoing = tuple[str, bytes, str]
 """Subject, payload and message id of one publish."""
 
-_DIGEST_BYTES: Final = 12
+Key = tuple[str, ...]
+"""Names of an object, as in its STATE subject behind the kind."""
+
+
+class About(msgspec.Struct, frozen=True, gc=False):
+    """Which object, and when.
+
+    Attributes:
+        subject: Where STATE has it.
+        key: Its names.
+        uid: What its events are identified by.
+        version: Since when it is so.
+        at: Time of the event.
+    """
+
+    subject: str
+    key: Key
+    uid: str
+    version: int
+    at: datetime
 
 
 class Stored(msgspec.Struct, frozen=True, gc=False):
@@ -51,22 +71,29 @@ class Known(msgspec.Struct, frozen=True, gc=False):
     asks: bytes
 
 
-def digest(value: msgspec.Struct) -> bytes:
-    """Return a short digest of an object's content; a pod's version is not part of it."""
-    if isinstance(value, Pod):
-        value = msgspec.structs.replace(value, resource_version="")
-    return hashlib.blake2b(encode(value), digest_size=_DIGEST_BYTES).digest()
+def known(pod: Pod, asks: bytes) -> Known:
+    """Return what commands need to know of a pod; ``asks`` is the digest of its request."""
+    return Known(pod.uid, pod.request.pool, pod.node, pod.phase in ENDED, asks)
 
 
-def known(pod: Pod) -> Known:
-    """Return what commands need to know of a pod."""
-    return Known(pod.uid, pod.request.pool, pod.node, pod.phase in ENDED, digest(pod.request))
+def stored_of(seq: int, event: Event[Any]) -> Stored:
+    """Return what STATE holds where it has ``event`` at ``seq``."""
+    version, value = version_of(event.id), event.data
+    if not isinstance(value, Pod):
+        return Stored(seq, version, digest(value))
+    asks = digest(value.request)
+    return Stored(seq, version, pod_digest(value, asks), known(value, asks))
 
 
-def fact(value: msgspec.Struct, subject: str, uid: str, version: int, at: datetime) -> bytes:
-    """Return the event that states an object as of ``version``."""
+def fact(about: About, value: msgspec.Struct) -> bytes:
+    """Return the event that states an object as of its version."""
     event = Event(
-        id=f"{uid}:{version}", source=SOURCE, type=TYPE_NAMES[type(value)], subject=subject, time=at, data=value
+        id=f"{about.uid}:{about.version}",
+        source=SOURCE,
+        type=TYPE_NAMES[type(value)],
+        subject="/".join(about.key),
+        time=about.at,
+        data=value,
     )
     return encode(event)
 
@@ -77,17 +104,17 @@ def version_of(event_id: str) -> int:
     return int(version) if version.isascii() and version.isdigit() else 0
 
 
-def commands(
-    key: tuple[str, ...], stored: Stored | None, after: Pod | None, version: int, at: datetime
-) -> list[Outgoing]:
-    """Return what has to be done because a pod is ``after`` as of ``version``; None is no pod of ours.
+def commands(about: About, stored: Stored | None, after: Pod | None, now: Known | None) -> list[Outgoing]:
+    """Return what has to be done because a pod is ``after``, known as ``now``; None is no pod of ours.
 
     Ids name the STATE record that is departed from, so that replicas which do the same step say the same. A pod that has
     ended is released even if STATE never knew it alive: whoever had it scheduled may have died before saying so.
     """
     before = stored.pod if stored is not None else None
-    step = f"{stored.seq if stored is not None else 0}:{version}"
-    now = known(after) if after is not None else None
+    if now is not None and before == now:
+        return []  # the common case: nothing that matters here has changed
+    key, at = about.key, about.at
+    step = f"{stored.seq if stored is not None else 0}:{about.version}"
     same = before is not None and now is not None and before.uid == now.uid
     found: list[Outgoing] = []
     if before is not None and not before.ended and (not same or (now is not None and now.ended)):
@@ -101,9 +128,9 @@ def commands(
     return found
 
 
-def refusal(key: tuple[str, ...], uid: str, refused: Refusal, at: datetime, state_seq: int) -> Outgoing:
+def refusal(key: Key, uid: str, refused: Refusal, at: datetime, state_seq: int) -> Outgoing:
     """Return the decision that a pod cannot be placed as it is written."""
-    name = hashlib.blake2b(f"{refused.reason}:{refused.message}".encode(), digest_size=_DIGEST_BYTES).hexdigest()
+    name = hashlib.blake2b(f"{refused.reason}:{refused.message}".encode(), digest_size=BYTES).hexdigest()
     decision = Decision(
         outcome="unschedulable",
         namespace=key[0],
@@ -140,7 +167,7 @@ def _schedule(pod: Pod, now: Known, step: str, at: datetime) -> Outgoing:
     return subjects.work("schedule", pod.request.pool), encode(event), event.id
 
 
-def release(key: tuple[str, ...], before: Known, reason: str, step: str, at: datetime) -> Outgoing:
+def release(key: Key, before: Known, reason: str, step: str, at: datetime) -> Outgoing:
     """Return the command to give back what a pod holds; ``step`` tells apart the occasions on which it is said."""
     event = Event(
         id=f"{before.uid}:release:{step}",

@@ -2,17 +2,25 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Final
 
 import msgspec
 
+from producers.watcher.digests import digest
 from schemas import reasons
-from schemas.dialects import RequestError, parse_pod
+from schemas.dialects import PREFIXES, RequestError, parse_pod
 from schemas.dialects.tf_keys import PROFILE
 from schemas.dialects.view import POOL_KEY
+from schemas.kube.annotations import written_by_us
 from schemas.kube.core import KubePod
 from schemas.kube.defaults import Settings
-from schemas.kube.views import view_of
+from schemas.kube.views import controller, view_of
 from schemas.pod import GpuRequest, Pod
+
+MOST: Final = 4096
+"""Ways of writing a pod that are remembered, about 2 kB each."""
+
+_key = msgspec.msgpack.Encoder()
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -22,31 +30,75 @@ class Refusal(msgspec.Struct, frozen=True):
     message: str
 
 
-def read_request(pod: KubePod, settings: Settings, claim_problem: Callable[[str, str], str]) -> GpuRequest | Refusal:
-    """Return what a pod of ours asks for, or why it is refused.
+class Asked(msgspec.Struct, frozen=True, gc=False):
+    """What a pod asks for, and the digest of that."""
+
+    request: GpuRequest
+    digest: bytes
+
+
+class Reader:
+    """Reads what pods ask for, once for all that are written alike, as those of one controller are.
 
     Args:
-        pod: A pod that names one of our schedulers, or that we have bound for another.
-        settings: What operators have set.
+        settings: What operators have set. When that changes, say so with :meth:`forget`.
         claim_problem: For a namespace and a volume claim, why a pod that mounts it cannot be placed by us; empty if it can.
     """
-    try:
-        view = view_of(pod)
-        annotation = view.annotation
-        defaults = settings.defaults(pod.metadata.namespace, annotation(PROFILE), annotation(POOL_KEY))
-        hami = settings.hami()
-        if pod.spec.scheduler_name not in hami.scheduler_names:  # a kube-scheduler that has us as its extender
-            hami = msgspec.structs.replace(hami, scheduler_names=(pod.spec.scheduler_name,))
-        request = parse_pod(view, tensorfusion_defaults=defaults, hami_config=hami)
-    except RequestError as error:
-        return Refusal(reasons.INVALID_REQUEST, str(error))
-    if request is None:
-        text = f"schedulerName is {pod.spec.scheduler_name!r} but the pod asks for no GPU: drop it, or ask for one"
-        return Refusal(reasons.INVALID_REQUEST, text)
-    if pod.spec.node_name:
-        return request
-    problem = _elsewhere(pod, claim_problem)
-    return Refusal(reasons.NEEDS_KUBE_SCHEDULER, problem) if problem else request
+
+    def __init__(self, settings: Settings, claim_problem: Callable[[str, str], str]) -> None:
+        self._settings = settings
+        self._claim_problem = claim_problem
+        self._known: dict[bytes, Asked | Refusal] = {}
+
+    def forget(self) -> None:
+        """Settings have changed: what was read may mean something else now."""
+        self._known.clear()
+
+    def read(self, pod: KubePod) -> Asked | Refusal:
+        """Return what a pod of ours asks for, or why it is refused: one that names us, or that we have bound for another."""
+        asked = self._asked(pod)
+        if isinstance(asked, Refusal) or pod.spec.node_name:
+            return asked
+        problem = _elsewhere(pod, self._claim_problem)
+        return Refusal(reasons.NEEDS_KUBE_SCHEDULER, problem) if problem else asked
+
+    def _asked(self, pod: KubePod) -> Asked | Refusal:
+        meta, spec = pod.metadata, pod.spec
+        # A request is read from these alone: a pod's name, its node, other people's words and what we write are not in it.
+        labels, annotations = _ours(meta.labels), _ours(meta.annotations)
+        containers = [(one.name, one.resources, one.security_context, one.restart_policy) for one in spec.containers]
+        first = [(one.name, one.resources, one.security_context, one.restart_policy) for one in spec.init_containers]
+        own = (
+            meta.namespace, labels, annotations, controller(pod), containers, first, spec.scheduler_name, spec.priority,
+            spec.priority_class_name, spec.node_selector, spec.affinity, spec.tolerations,
+        )  # fmt: skip
+        key = _key.encode(own)
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= MOST:
+                self._known.clear()
+            found = self._known[key] = self._parse(pod, labels, annotations)
+        return found
+
+    def _parse(self, pod: KubePod, labels: dict[str, str], annotations: dict[str, str]) -> Asked | Refusal:
+        try:
+            view = msgspec.structs.replace(view_of(pod), name="", labels=labels, annotations=annotations)
+            annotation = view.annotation
+            defaults = self._settings.defaults(view.namespace, annotation(PROFILE), annotation(POOL_KEY))
+            hami = self._settings.hami()
+            if view.scheduler_name not in hami.scheduler_names:  # a kube-scheduler that has us as its extender
+                hami = msgspec.structs.replace(hami, scheduler_names=(view.scheduler_name,))
+            request = parse_pod(view, tensorfusion_defaults=defaults, hami_config=hami)
+        except RequestError as error:
+            return Refusal(reasons.INVALID_REQUEST, str(error))
+        if request is None:
+            text = f"schedulerName is {view.scheduler_name!r} but the pod asks for no GPU: drop it, or ask for one"
+            return Refusal(reasons.INVALID_REQUEST, text)
+        return Asked(request, digest(request))
+
+
+def _ours(written: dict[str, str]) -> dict[str, str]:
+    return {key: value for key, value in written.items() if key.startswith(PREFIXES) and not written_by_us(key)}
 
 
 def project(pod: KubePod, request: GpuRequest) -> Pod:

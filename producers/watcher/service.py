@@ -17,9 +17,10 @@ from bus.kube.reflector import Reflector, Resource
 from bus.streams import LEDGER
 from bus.tasks import until_first
 from producers.watcher.mirror import Mirror, Wish
-from producers.watcher.plan import Outgoing
+from producers.watcher.plan import Key, Outgoing
+from producers.watcher.told import Told
 from producers.watcher.volumes import Claim, PersistentVolume
-from producers.watcher.world import POD, Key, Told, World, subject_of
+from producers.watcher.world import POD, World, subject_of
 from schemas.kube.base import API_VERSION
 from schemas.kube.core import KubeNode, KubePod
 from schemas.kube.policy import KubeNamespace, PodDisruptionBudget
@@ -170,7 +171,7 @@ class Watcher:
             subject = subject_of(kind, key)
             stored = self._mirror.stored(subject)
             if kind == POD:
-                commands += self.world.owed(key, stored, at)
+                commands += self.world.pods.owed(key, stored, at)
             told = self.world.tell(kind, key, stored, at, self._mirror.seq, news=news)
             if told is None:
                 self.world.done(kind, key, stored.version if stored is not None else 0)
@@ -186,7 +187,7 @@ class Watcher:
         self._overtaken += len(failed)
         for subject, (kind, key, told) in settled.items():
             if subject in failed:
-                self.world.again(told)
+                self.world.again(kind, key, told)
             else:
                 self.world.done(kind, key, told.version)
         if failed and len(failed) == len(wishes):
@@ -199,7 +200,7 @@ class Watcher:
             told=self._told,
             commands=self._commands,
             overtaken=self._overtaken,
-            refused=self.world.refused,
+            refused=self.world.pods.refused,
             objects=sum(one.objects for one in counted),
             lists=sum(one.lists for one in counted),
             events=sum(one.events for one in counted),

@@ -3,15 +3,18 @@
 :mod:`schemas.dialects.tensorfusion` and :mod:`schemas.dialects.hami` list what they do differently from their originals.
 """
 
+from typing import Final
+
 from schemas.dialects import hami, tensorfusion, tf_keys
 from schemas.dialects.hami_config import HamiConfig
-from schemas.dialects.moved import with_moved
+from schemas.dialects.moved import MOVED, with_moved
 from schemas.dialects.text import RequestError
 from schemas.dialects.tf_defaults import GangProfile, GpuAmounts, GpuResources, TensorFusionDefaults, WorkloadProfile
-from schemas.dialects.view import ContainerView, PodSpecView, host_amounts
+from schemas.dialects.view import TF_PREFIX, ContainerView, PodSpecView, host_amounts
 from schemas.pod import GpuRequest
 
 __all__ = [
+    "PREFIXES",
     "ContainerView",
     "GangProfile",
     "GpuAmounts",
@@ -24,6 +27,9 @@ __all__ = [
     "host_amounts",
     "parse_pod",
 ]
+
+PREFIXES: Final = (TF_PREFIX, *hami.PREFIXES, MOVED)
+"""Beginnings of the labels and annotations that a request is read from; those of other people are none of its business."""
 
 
 def parse_pod(

@@ -53,7 +53,8 @@ ANNOTATIONS: Final = (
 """Annotations that only this dialect reads."""
 
 _WEBHOOK: Final = "hami.io/webhook"
-_PREFIXES: Final = ("hami.io/", "nvidia.com/")
+PREFIXES: Final = ("hami.io/", "nvidia.com/")
+"""Beginnings of the keys that this dialect reads."""
 _WEIGHT_KEYS: Final = ("slot", "core", "memory")
 
 
@@ -152,7 +153,7 @@ def _pool(pod: PodSpecView, config: HamiConfig) -> str:
 
 def _check_keys(pod: PodSpecView) -> None:
     for key in pod.annotations:
-        if key.startswith(_PREFIXES) and key not in ANNOTATIONS:
+        if key.startswith(PREFIXES) and key not in ANNOTATIONS:
             meant = closest(key, ANNOTATIONS)
             if meant:
                 raise RequestError(key, pod.annotations[key], "is under an unknown key", f"did you mean {meant}?")

@@ -38,6 +38,7 @@ VGPU_NODE: Final = "hami.io/vgpu-node"
 CLAIMS: Final = (ALLOCATION, VISIBLE_DEVICES, GPU_IDS)
 """Annotations that say which GPUs a pod holds. Only a binding of ours writes them."""
 
+_NAMES: Final = frozenset((ALLOCATION, GPU_IDS, VGPU_NODE, CONTAINER_GPUS, EFFECTIVE_SM_PERCENT))
 _MIB: Final = 2**20
 
 _allocation = msgspec.json.Decoder(Allocation)
@@ -63,6 +64,11 @@ def allocation_annotations(node: str, allocation: Allocation) -> dict[str, str]:
     if percent := _sm_percent(allocation):
         written[EFFECTIVE_SM_PERCENT] = str(percent)
     return written
+
+
+def written_by_us(key: str) -> bool:
+    """Return whether a binding of ours writes an annotation of this name, which says nothing of what the pod asks for."""
+    return key in _NAMES or key.startswith((VISIBLE_DEVICES, VRAM_LIMIT))
 
 
 def visible_devices(container: int | None = None) -> str:

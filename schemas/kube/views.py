@@ -23,9 +23,17 @@ def view_of(pod: KubePod) -> PodSpecView:
         scheduler_name=spec.scheduler_name,
         priority=spec.priority,
         priority_class_name=spec.priority_class_name,
-        owner=next((owner.name for owner in pod.metadata.owner_references if owner.controller), ""),
+        owner=controller(pod),
         nodes=_node_rules(pod),
     )
+
+
+def controller(pod: KubePod) -> str:
+    """Return the name of the controller that made a pod; empty for a bare one."""
+    for owner in pod.metadata.owner_references:
+        if owner.controller:
+            return owner.name
+    return ""
 
 
 def amounts_of(pod: KubePod) -> tuple[int, int]:
@@ -36,8 +44,8 @@ def amounts_of(pod: KubePod) -> tuple[int, int]:
     """
     return host_amounts(
         PodSpecView(
-            containers=tuple(map(_container, pod.spec.containers)),
-            init_containers=tuple(map(_container, pod.spec.init_containers)),
+            containers=tuple(map(_amounts, pod.spec.containers)),
+            init_containers=tuple(map(_amounts, pod.spec.init_containers)),
         )
     )
 
@@ -56,6 +64,12 @@ def _node_rules(pod: KubePod) -> NodeRules | None:
 
 def _common(one: Toleration) -> bool:
     return one.key in _EVERY_POD and one.effect == "NoExecute" and one.operator == "Exists"
+
+
+def _amounts(container: Container) -> ContainerView:
+    written = container.resources
+    sidecar = container.restart_policy == "Always"
+    return ContainerView(name=container.name, requests=written.requests, limits=written.limits, restarts=sidecar)
 
 
 def _container(container: Container) -> ContainerView:

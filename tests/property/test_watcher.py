@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from bus import codec
-from producers.watcher.plan import Stored, digest, known, version_of
+from producers.watcher.plan import Stored, stored_of
 from producers.watcher.world import POD, World, place, subject_of
 from schemas.kube.core import Amounts, Container, KubePod, ObjectMeta, PodSpec, PodStatus
 from schemas.kube.pools import GPUPoolSpec, NodeManagerConfig
@@ -127,7 +127,7 @@ class Watchers(RuleBasedStateMachine):
         for (kind, key), news in batch.items():
             subject = subject_of(kind, key)
             stored = self.stored.get(subject)
-            owed = replica.world.owed(key, stored, NOW) if kind == POD else []
+            owed = replica.world.pods.owed(key, stored, NOW) if kind == POD else []
             told = replica.world.tell(kind, key, stored, NOW, self.seq, news=news)
             for _, payload, msg_id in owed + (told.commands if told is not None else []):
                 self.commands.setdefault(msg_id, codec.decode(payload).data)
@@ -148,14 +148,13 @@ class Watchers(RuleBasedStateMachine):
                 self._replace(subject, told.payload, replica)
                 replica.world.done(kind, key, told.version)
             else:
-                replica.world.again(told)
+                replica.world.again(kind, key, told)
 
     def _replace(self, subject: str, payload: bytes, by: Replica) -> None:
         self.seq += 1
         self.state[subject] = (self.seq, payload)
         if payload:
-            event = codec.decode(payload)
-            self.stored[subject] = Stored(self.seq, version_of(event.id), digest(event.data), known(event.data))
+            self.stored[subject] = stored_of(self.seq, codec.decode(payload))
         else:
             self.stored.pop(subject, None)
         for other in self.replicas:
@@ -249,4 +248,4 @@ def test_the_model_speaks_of_pods() -> None:
     machine.settle()
     (subject,) = machine.stored
     assert isinstance(codec.decode(machine.state[subject][1]).data, Pod)
-    assert replica.world.refused == 0
+    assert replica.world.pods.refused == 0
