@@ -34,6 +34,8 @@ def untoken(encoded: str) -> str:
     Raises:
         ValueError: The token was not made by :func:`token`.
     """
+    if encoded.isascii() and encoded.replace("-", "").isalnum():
+        return encoded
     if encoded == "=":
         return ""
     if not _ENCODED.fullmatch(encoded):

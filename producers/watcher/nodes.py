@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from schemas import quantity
 from schemas.cluster import EVERY_GPU, Node
-from schemas.kube.core import KubeNode
+from schemas.kube.core import KubeNode, same
 
 CORDONED: Final = "hami.io/device-cordon"
 
@@ -35,6 +35,9 @@ class Nodes:
 
     def put(self, item: KubeNode) -> None:
         """The node is so."""
+        before = self._nodes.get(item.metadata.name)
+        if before is not None and same(before, item):
+            return  # a heartbeat: what we read of it is as it was
         self._nodes[item.metadata.name] = item
         self._touch(item.metadata.name, item.metadata.version)
 

@@ -25,7 +25,8 @@ class Pods:
         self._gone: dict[Key, int] = {}
         self._unsaid: dict[Key, dict[str, Known]] = {}
         """Pods that were told to the allocators, by name and UID, of which STATE did not take our word."""
-        self._there: set[Key] = set()
+        self.there: set[Key] = set()
+        """Pods of ours that exist."""
         self._refused: dict[Key, tuple[str, Refusal]] = {}
 
     @property
@@ -41,7 +42,7 @@ class Pods:
     def put(self, key: Key, item: KubePod) -> None:
         """A pod of ours is so."""
         self._gone.pop(key, None)
-        self._there.add(key)
+        self.there.add(key)
         if item.spec.node_name or item.ended:
             self._asking.pop(key, None)
             self._bound[key] = item
@@ -53,7 +54,7 @@ class Pods:
     def foreign(self, key: Key, version: int) -> None:
         """A pod of that name is none of ours; if one of ours had it before, it was deleted."""
         self._gone.pop(key, None)
-        if key in self._there:
+        if key in self.there:
             self._forget(key, version)
 
     def gone(self, key: Key, version: int) -> None:
@@ -66,7 +67,7 @@ class Pods:
         self._latest = max(self._latest, version)
 
     def _forget(self, key: Key, version: int) -> None:
-        self._there.discard(key)
+        self.there.discard(key)
         self._asking.pop(key, None)
         self._bound.pop(key, None)
         self._refused.pop(key, None)
@@ -79,7 +80,7 @@ class Pods:
         """Return what is to be said about a pod; None if STATE says it already, or something newer."""
         item = self._bound.get(key) or self._asking.get(key)
         if item is None:
-            if key in self._there:
+            if key in self.there:
                 return None  # it has its node, and that was told before
             return self._departed(About(subject, key, "", self._gone.get(key, self._latest), at), stored, [])
         if item.spec.scheduling_gates:
@@ -144,7 +145,7 @@ class Pods:
         item = self._bound.get(key) or self._asking.get(key)
         if stored is not None and stored.pod is not None:
             self._unsaid[key].pop(stored.pod.uid, None)  # whoever departs from that record gives the command
-        if item is None and key in self._there and stored is None:
+        if item is None and key in self.there and stored is None:
             return []  # it is there, unreadable, and may be any of them
         left = self._unsaid.pop(key)
         over = {uid: pod for uid, pod in left.items() if item is None or item.metadata.uid != uid}

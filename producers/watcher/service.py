@@ -15,7 +15,7 @@ from bus.follower import Follower, Record
 from bus.kube.client import Client
 from bus.kube.reflector import Reflector, Resource
 from bus.streams import LEDGER
-from bus.tasks import until_first
+from bus.tasks import end, until_first
 from producers.watcher.mirror import Mirror, Wish
 from producers.watcher.plan import Key, Outgoing
 from producers.watcher.told import Told
@@ -50,6 +50,14 @@ class WatcherStatistics(msgspec.Struct, frozen=True):
     lists: int
     events: int
     undecodable: int
+
+
+class Saying(msgspec.Struct):
+    """A batch made ready: commands, what STATE shall hold, and by subject which objects all that is about."""
+
+    commands: list[Outgoing]
+    wishes: list[Wish]
+    about: dict[str, tuple[str, Key, Told]]
 
 
 class _Holder(msgspec.Struct, frozen=True, gc=False):
@@ -148,49 +156,62 @@ class Watcher:
             await self._room.wait()
 
     async def _tell(self) -> None:
-        """Say everything that has changed, again and again."""
+        """Say everything that has changed, again and again: one batch is made ready while another is under way."""
+        under_way: asyncio.Task[None] | None = None
+        busy: set[tuple[str, Key]] = set()
         dirty = self.world.dirty
-        while True:
-            self._news.clear()
-            while dirty:
-                batch = dict(islice(dirty.items(), BATCH))
-                for one in batch:
-                    del dirty[one]
-                await self._tell_batch(batch)
+        try:
+            while True:
+                self._news.clear()
+                batch = list(islice((one for one in dirty if one not in busy), BATCH))
+                ready = self._prepare({one: dirty.pop(one) for one in batch})
+                if under_way is not None:
+                    await under_way
+                    under_way = None
+                    busy.clear()
                 self._room.set()
-            self._quiet.set()
-            await self._news.wait()
-            self._quiet.clear()
+                if batch:
+                    busy.update(batch)
+                    under_way = asyncio.create_task(self._say(ready), name="watcher-say")
+                elif not dirty:
+                    self._quiet.set()
+                    await self._news.wait()
+                    self._quiet.clear()
+        finally:
+            await end(under_way)
 
-    async def _tell_batch(self, batch: dict[tuple[str, Key], bool]) -> None:
+    def _prepare(self, batch: dict[tuple[str, Key], bool]) -> Saying:
+        """Return what has to be said of some objects. What nothing has to be said of is done with."""
         at = datetime.now(UTC)
-        commands: list[Outgoing] = []
-        wishes: list[Wish] = []
-        settled: dict[str, tuple[str, Key, Told]] = {}
+        saying = Saying([], [], {})
         for (kind, key), news in batch.items():
             subject = subject_of(kind, key)
             stored = self._mirror.stored(subject)
             if kind == POD:
-                commands += self.world.pods.owed(key, stored, at)
+                saying.commands += self.world.pods.owed(key, stored, at)
             told = self.world.tell(kind, key, stored, at, self._mirror.seq, news=news)
             if told is None:
                 self.world.done(kind, key, stored.version if stored is not None else 0)
                 continue
-            commands += told.commands
-            settled[subject] = (kind, key, told)
+            saying.commands += told.commands
+            saying.about[subject] = (kind, key, told)
             if told.payload or stored is not None:
-                wishes.append(Wish(subject, told.payload, self._mirror.last(subject), told.stored))
-        await self._mirror.say(commands)
-        self._commands += len(commands)
-        failed = {wish.subject for wish in await self._mirror.replace(wishes)}
-        self._told += len(wishes) - len(failed)
+                saying.wishes.append(Wish(subject, told.payload, self._mirror.last(subject), told.stored))
+        return saying
+
+    async def _say(self, saying: Saying) -> None:
+        """Say it: the commands before the facts that make them superfluous."""
+        await self._mirror.say(saying.commands)
+        self._commands += len(saying.commands)
+        failed = {wish.subject for wish in await self._mirror.replace(saying.wishes)}
+        self._told += len(saying.wishes) - len(failed)
         self._overtaken += len(failed)
-        for subject, (kind, key, told) in settled.items():
+        for subject, (kind, key, told) in saying.about.items():
             if subject in failed:
                 self.world.again(kind, key, told)
             else:
                 self.world.done(kind, key, told.version)
-        if failed and len(failed) == len(wishes):
+        if failed and len(failed) == len(saying.wishes):
             await asyncio.sleep(RETRY_S)  # the bus is away, most likely
 
     def statistics(self) -> WatcherStatistics:

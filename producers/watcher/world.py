@@ -186,10 +186,10 @@ class World:
             self._on_news()
 
     def compare(self, stored: Iterable[str]) -> None:
-        """Mark everything that STATE holds on the subjects ``stored`` and the API server may not have."""
+        """Mark what STATE holds on the subjects ``stored`` and the API server may not have, now that it has been listed."""
         for subject in stored:
             found = place(subject)
-            if found is not None:
+            if found is not None and not (found[0] == POD and found[1] in self.pods.there):
                 self.dirty[found] = True
         self._on_news()
 

@@ -37,6 +37,12 @@ class ObjectMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=F
         return int(self.resource_version)
 
 
+def same(before: Any, after: Any) -> bool:
+    """Return whether of two states of an object, Structs with metadata, all that we read is the same but for the version."""
+    meta = msgspec.structs.replace(after.metadata, resource_version=before.metadata.resource_version)
+    return bool(before == msgspec.structs.replace(after, metadata=meta))
+
+
 class _Read(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
     pass
 

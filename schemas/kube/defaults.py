@@ -21,7 +21,7 @@ from schemas.dialects import text as read
 from schemas.kube import resources as kube
 from schemas.kube.base import GROUP, Amounts, NodeSelector, NodeSelectorTerm, Resources, SelectorTerm
 from schemas.kube.components import component_specs
-from schemas.kube.core import KubeNode, ObjectMeta
+from schemas.kube.core import KubeNode, ObjectMeta, same
 from schemas.kube.pools import NodeManagerConfig
 from schemas.kube.selectors import selects
 from schemas.rollout import ComponentSpec
@@ -68,6 +68,9 @@ class Shelf(Generic[T]):
     def put(self, item: T) -> None:
         """The object is so."""
         key = (item.metadata.namespace, item.metadata.name)
+        before = self.items.get(key)
+        if before is not None and same(before, item):
+            return  # its status, most likely: the version since which it is so stays
         self.items[key] = item
         self._versions[key] = item.metadata.version
         self._changed(self._plural, *key)

@@ -1,6 +1,9 @@
 """A pod as its request is read from it. Admission and the watcher read one pod the same way, because they read it here."""
 
+from functools import lru_cache
 from typing import Final
+
+import msgspec
 
 from schemas.dialects import ContainerView, PodSpecView, host_amounts
 from schemas.kube.core import Container, KubePod
@@ -8,6 +11,9 @@ from schemas.node_rules import NodeRules, Toleration
 
 _EVERY_POD: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 """Taints whose ``NoExecute`` the API server has every pod tolerate for a while. A node that has them is not ready either."""
+
+_written = msgspec.msgpack.Encoder()
+_containers = msgspec.msgpack.Decoder(tuple[tuple[ContainerView, ...], tuple[ContainerView, ...]])
 
 
 def view_of(pod: KubePod) -> PodSpecView:
@@ -42,12 +48,26 @@ def amounts_of(pod: KubePod) -> tuple[int, int]:
     Raises:
         RequestError: They cannot be read; the API server lets no such pod in.
     """
-    return host_amounts(
-        PodSpecView(
-            containers=tuple(map(_amounts, pod.spec.containers)),
-            init_containers=tuple(map(_amounts, pod.spec.init_containers)),
+    return _amounts(_written.encode((_host(pod.spec.containers), _host(pod.spec.init_containers))))
+
+
+def _host(containers: tuple[Container, ...]) -> list[ContainerView]:
+    return [
+        ContainerView(
+            name=one.name,
+            requests=one.resources.requests,
+            limits=one.resources.limits,
+            restarts=one.restart_policy == "Always",
         )
-    )
+        for one in containers
+    ]
+
+
+@lru_cache(maxsize=4096)
+def _amounts(written: bytes) -> tuple[int, int]:
+    """Return what containers take, written as they are: those of one controller all write the same."""
+    containers, first = _containers.decode(written)
+    return host_amounts(PodSpecView(containers=containers, init_containers=first))
 
 
 def _node_rules(pod: KubePod) -> NodeRules | None:
@@ -64,12 +84,6 @@ def _node_rules(pod: KubePod) -> NodeRules | None:
 
 def _common(one: Toleration) -> bool:
     return one.key in _EVERY_POD and one.effect == "NoExecute" and one.operator == "Exists"
-
-
-def _amounts(container: Container) -> ContainerView:
-    written = container.resources
-    sidecar = container.restart_policy == "Always"
-    return ContainerView(name=container.name, requests=written.requests, limits=written.limits, restarts=sidecar)
 
 
 def _container(container: Container) -> ContainerView:

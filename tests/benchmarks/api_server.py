@@ -16,6 +16,8 @@ from aiohttp import web
 PODS_FILE = Path(__file__).with_name("pods.json")
 FIRST_VERSION = 1_000
 CHUNKS_PER_S = 50
+REPLICAS = 50
+"""Pods of one controller, which are written alike but for their names and what was bound to them."""
 
 
 def templates() -> list[bytes]:
@@ -27,10 +29,11 @@ def templates() -> list[bytes]:
         text = json.dumps(pod, separators=(",", ":"))
         for value, place in (
             (meta["uid"], "@uid@"), (meta["name"], "@name@"), (pod["spec"]["nodeName"], "@node@"),
+            (meta["ownerReferences"][0]["name"], "@owner@"),
         ):  # fmt: skip
             text = text.replace(value, place)
         text = text.replace(f'"resourceVersion":"{meta["resourceVersion"]}"', '"resourceVersion":"@version@"')
-        places = re.sub("@(uid|name|node|version|step)@", r"%(\1)s", text.replace("%", "%%"))
+        places = re.sub("@(uid|name|node|owner|version|step)@", r"%(\1)s", text.replace("%", "%%"))
         found.append(places.encode())
     return found
 
@@ -55,6 +58,7 @@ class Api:
             b"name": b"pod-%06d" % number,
             b"uid": uid(number).encode(),
             b"node": b"node-%05d" % (number % self.nodes),
+            b"owner": b"training-%d" % (number // REPLICAS),
             b"version": b"%d" % version,
             b"step": b"%d" % step,
         }
