@@ -23,12 +23,16 @@ from schemas.admission import PatchOperation
 from schemas.dialects import HamiConfig, PodSpecView, RequestError, TensorFusionDefaults, parse_pod
 from schemas.dialects import tf_keys as keys
 from schemas.dialects.moved import with_moved
+from schemas.dialects.text import closest
 from schemas.dialects.view import POOL_KEY, ContainerView
 from schemas.kube.components import DEFAULT_VENDOR, TEMPLATE_HASH, WORKLOAD_KIND
 from schemas.kube.core import KubePod
 from schemas.kube.merge import merge
 from schemas.kube.views import view_of
 from schemas.pod import WHOLE, GpuRequest
+
+SHOWN_POOLS: Final = 10
+"""Pools that a refusal lists."""
 
 SLOT_LABEL: Final = "gpubus.io/slot"
 """Label of a pod that counts among a controller's ``enabled-replicas``: UID of the admission that took its slot."""
@@ -42,6 +46,10 @@ _TOLERATION: Final = {
 
 _known = msgspec.json.Decoder(KubePod)
 _whole = msgspec.json.Decoder(dict[str, Any])
+
+
+class NotYetError(RequestError):
+    """A pod that may be right cannot be judged before more is known; it may be created again later."""
 
 
 class Slot(msgspec.Struct, frozen=True):
@@ -79,6 +87,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         clients: For a pool and a vendor, what the pool puts into its pods; None if it does not say.
         bounds: For a namespace, its quotas and what its pods hold.
         namespaces: Labels of a namespace; None while they are not known.
+        pools: Names of the pools that there are.
         alike: What pods ask for that were read with all this.
     """
 
@@ -89,6 +98,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     clients: Callable[[str, str], Client | None] = lambda _pool, _vendor: None
     bounds: Callable[[str], Bounds] = lambda _namespace: Bounds()
     namespaces: Callable[[str], dict[str, str] | None] = lambda _namespace: None
+    pools: frozenset[str] = frozenset()
     alike: Alike = msgspec.field(default_factory=Alike)
 
 
@@ -112,6 +122,7 @@ def mutate(raw: bytes, namespace: str, admission: str, context: Context) -> Muta
     if request is None:
         return Mutation()
     _refuse(pod, request)
+    _check_pool(view, request, context.pools)
     check(context.bounds(namespace), request)
     slot = _slot(pod, namespace, view, admission)
     changed = _copy(pod)
@@ -171,6 +182,29 @@ def _refuse(pod: dict[str, Any], request: GpuRequest) -> None:
     if request.remote:
         fix = f'set {keys.LOCAL}: "true"'
         raise RequestError(keys.LOCAL, "false", "asks for GPUs of another node, which is not supported yet", fix)
+
+
+def _check_pool(view: PodSpecView, request: GpuRequest, pools: frozenset[str]) -> None:
+    """Refuse a pod for a pool that does not exist: nobody would ever place it, and it would look like one that waits."""
+    if request.pool in pools:
+        return
+    if not pools:
+        problem, fix = (
+            "cannot be looked for, for no pool is known yet",
+            "create a GPUPool, see that a watcher runs, try again",
+        )
+        raise NotYetError(POOL_KEY, request.pool, problem, fix)
+    written = view.annotation(POOL_KEY) or view.labels.get(POOL_KEY, "")
+    profile = view.annotation(keys.PROFILE)
+    field = keys.PROFILE if profile and not written else POOL_KEY
+    value = f"{profile}: {request.pool}" if field == keys.PROFILE else request.pool
+    known = sorted(pools)
+    shown = ", ".join(known[:SHOWN_POOLS]) + (
+        f" or one of {len(known) - SHOWN_POOLS} more" if len(known) > SHOWN_POOLS else ""
+    )
+    meant = closest(request.pool, known)
+    hint = f"did you mean {meant}? " if meant else ""
+    raise RequestError(field, value, "names no pool that there is", f"{hint}use {shown}")
 
 
 def _slot(pod: dict[str, Any], namespace: str, view: PodSpecView, admission: str) -> Slot | None:

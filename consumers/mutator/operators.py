@@ -120,5 +120,6 @@ class Operators:
                 clients=self._clients.get,
                 bounds=self._quotas.bounds,
                 namespaces=self._namespaces.get,
+                pools=frozenset(name for _, name in settings.pools.items),
             )
         return self._context

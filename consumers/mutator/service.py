@@ -10,13 +10,14 @@ import msgspec
 from bus.connection import Bus
 from bus.rpc import LATER, Service
 from consumers.mutator.counters import Counters
-from consumers.mutator.mutate import Context, Mutation, mutate, needs_kube_scheduler
+from consumers.mutator.mutate import Context, Mutation, NotYetError, mutate, needs_kube_scheduler
 from schemas.admission import Admit, Admitted, Understood
 from schemas.dialects import RequestError
 
 log = logging.getLogger("gpubus.mutator")
 
 UNPROCESSABLE: Final = 422
+UNAVAILABLE: Final = 503
 
 
 class MutatorStatistics(msgspec.Struct):
@@ -95,7 +96,8 @@ class Mutator:
             mutation = mutate(bytes(request.pod), request.namespace, request.uid, self._context())
         except RequestError as error:
             self.statistics.refused += 1
-            return Admitted(allowed=False, message=f"gpubus: {error}", code=UNPROCESSABLE)
+            code = UNAVAILABLE if isinstance(error, NotYetError) else UNPROCESSABLE
+            return Admitted(allowed=False, message=f"gpubus: {error}", code=code)
         if mutation.request is None:
             self.statistics.left += 1
             return Admitted(allowed=True)

@@ -35,6 +35,7 @@ POOL = CustomResource(
 )  # fmt: skip
 MOVING = "autoMigration: {enable: true, scope: {includes: {namespaceSelector: {matchLabels: {move: 'yes'}}}}}"
 CONTEXT = Context(
+    pools=frozenset({"shared"}),
     hami=HamiConfig(pool="shared"),
     defaults=lambda _namespace, _profile, _pool: TensorFusionDefaults(pool="shared"),
 )

@@ -34,6 +34,7 @@ from tests.conftest import eventually
 GIB = 2**30
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
 CONTEXT = Context(
+    pools=frozenset({"shared"}),
     hami=HamiConfig(pool="shared"),
     defaults=lambda _namespace, _profile, _pool: TensorFusionDefaults(pool="shared"),
 )
@@ -160,10 +161,9 @@ async def test_a_pod_that_fits_nowhere_is_told_what_each_filter_refused(bus, cli
 
         refused = await client.post(SIMULATE, content=POD.replace("namespace: default", "namespace: ml"), headers=YAML)
         assert refused.json()["error"]["diagnosis"]["unschedulablePlugins"] == ["QuotaExceeded"]
-        unknown = Pool(name="other")
-        annotated = POD.replace("  annotations:", f"  annotations:\n    tensor-fusion.ai/gpupool: {unknown.name}")
+        annotated = POD.replace("  annotations:", "  annotations:\n    tensor-fusion.ai/gpupool: other")
         nowhere = await client.post(SIMULATE, content=annotated, headers=YAML)
-        assert nowhere.json()["scheduleResult"] == {"SuggestedHost": "", "EvaluatedNodes": 0, "FeasibleNodes": 0}
+        assert (nowhere.status_code, nowhere.json()["value"], nowhere.json()["fix"]) == (422, "other", "use shared")
 
         wrong = await client.post(SIMULATE, content=POD.replace('"16Gi"', '"sixteen"'), headers=YAML)
         assert wrong.status_code == 422

@@ -29,6 +29,7 @@ def admit(containers, *, hard=None, held=HELD, **spec):
         written = {"metadata": {"name": "q", "namespace": "ml"}, "spec": {"hard": hard}}
         quotas = [native_quota(msgspec.convert(written, ResourceQuota))]
     context = Context(
+        pools=frozenset({"shared"}),
         hami=HamiConfig(pool="shared"),
         defaults=lambda _namespace, _profile, _pool: TensorFusionDefaults(pool="shared"),
         bounds=lambda _namespace: Bounds(tuple(quotas), held),

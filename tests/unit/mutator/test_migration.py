@@ -27,6 +27,7 @@ def decide(text, *, namespace="ml", labels=None, annotations=None, **limits):
     meta = {"labels": labels or {}, "annotations": annotations or {}}
     pod = {"metadata": meta, "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}}
     context = Context(
+        pools=frozenset({"shared"}),
         options=read_options(text),
         hami=HamiConfig(pool="shared"),
         defaults=lambda _namespace, _profile, _pool: TensorFusionDefaults(pool="shared"),

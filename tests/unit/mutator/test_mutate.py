@@ -1,6 +1,7 @@
 """What becomes of pods at admission: both dialects, refusals, and that a second pass changes nothing."""
 
 import copy
+import re
 from datetime import UTC, datetime
 
 import msgspec
@@ -12,11 +13,11 @@ from consumers.allocator.engine import Policy, Snapshot
 from consumers.allocator.engine import decide as place
 from consumers.allocator.grants import allocation
 from consumers.mutator.client import Client
-from consumers.mutator.mutate import SLOT_LABEL, Context, mutate
+from consumers.mutator.mutate import SLOT_LABEL, Context, NotYetError, mutate
 from consumers.mutator.options import Images, Options
 from consumers.mutator.patch import diff
 from schemas.cluster import GpuDevice, GpuInventory, Node, Pool
-from schemas.dialects import HamiConfig, RequestError, TensorFusionDefaults
+from schemas.dialects import HamiConfig, RequestError, TensorFusionDefaults, WorkloadProfile
 from schemas.dialects.moved import MOVED
 from schemas.kube.annotations import allocation_annotations
 from schemas.pod import Schedule
@@ -26,6 +27,7 @@ IMAGES = Images(limiter="limiter:1", client="client:1", worker="worker:1")
 
 def context(*, images=(), clients=None, **options) -> Context:
     return Context(
+        pools=frozenset({"shared"}),
         options=Options(**options),
         images=dict(images),
         clients=lambda pool, vendor: (clients or {}).get((pool, vendor)),
@@ -38,6 +40,11 @@ def pod(*, labels=None, annotations=None, containers=None, **spec):
     meta = {"generateName": "web-", "namespace": "ml", "labels": labels or {}, "annotations": annotations or {}}
     containers = containers or [{"name": "main", "image": "i"}]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": containers, **spec}}
+
+
+def hami_pod(memory):
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": memory}
+    return pod(containers=[{"name": "main", "image": "i", "resources": {"limits": limits}}])
 
 
 def apply(target, operations):
@@ -401,7 +408,7 @@ def test_pods_that_are_written_alike_are_read_once_and_others_are_not_taken_for_
     def defaults(_namespace, _profile, _pool):
         return TensorFusionDefaults(pool="shared")
 
-    settled = Context(hami=HamiConfig(pool="shared"), defaults=defaults)
+    settled = Context(hami=HamiConfig(pool="shared"), defaults=defaults, pools=frozenset({"shared"}))
     known = settled.alike.get
 
     def counted(view, read):
@@ -419,6 +426,28 @@ def test_pods_that_are_written_alike_are_read_once_and_others_are_not_taken_for_
     assert len(seen) == 4, "a refusal is worked out again, for its user may have had something changed"
 
 
-def hami_pod(memory):
-    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": memory}
-    return pod(containers=[{"name": "main", "image": "i", "resources": {"limits": limits}}])
+KNOWN = frozenset({"shared", "training"})
+TF = {"tensor-fusion.ai/tflops-request": "10", "tensor-fusion.ai/vram-request": "1Gi"}
+POOL, PROFILE = "tensor-fusion.ai/gpupool", "tensor-fusion.ai/workload-profile"
+
+
+@pytest.mark.parametrize(
+    ("asked", "pools", "field", "value", "says"),
+    [
+        (pod(annotations=TF | {POOL: "trainin"}), KNOWN, POOL, "trainin", "did you mean training? use shared, training"),
+        (pod(annotations=TF | {POOL: "x"}), KNOWN, POOL, "x", "names no pool that there is: use shared, training"),
+        (hami_pod("1000") | {}, frozenset({"other"}), POOL, "shared", "names no pool that there is: use other"),
+        (pod(annotations=TF | {POOL: "x"}), frozenset({f"p{n:02}" for n in range(12)}), POOL, "x", "p09 or one of 2 more"),
+        (pod(annotations=TF), frozenset(), POOL, "shared", "no pool is known yet: create a GPUPool"),
+        (pod(annotations=TF | {PROFILE: "big"}), KNOWN, PROFILE, "big: gone", "names no pool"),
+    ],
+)  # fmt: skip
+def test_a_pool_that_does_not_exist_is_refused_with_those_that_do(asked, pools, field, value, says):
+    profile = WorkloadProfile(pool="gone")
+    known = msgspec.structs.replace(
+        context(), pools=pools, defaults=lambda *_: TensorFusionDefaults(pool="shared", profile=profile)
+    )
+    with pytest.raises(RequestError, match=re.escape(says)) as refused:
+        mutate(msgspec.json.encode(asked), "ml", "u", known)
+    assert (refused.value.field, refused.value.value) == (field, value)
+    assert isinstance(refused.value, NotYetError) == (not pools)

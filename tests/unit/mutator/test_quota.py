@@ -22,6 +22,7 @@ FITS = {"tflops-request": "100", "tflops-limit": "200", "vram-request": "8Gi", "
 
 def decide(target, *quotas, held=None):
     context = Context(
+        pools=frozenset({"shared"}),
         hami=HamiConfig(pool="shared"),
         defaults=lambda _namespace, _profile, _pool: TensorFusionDefaults(pool="shared"),
         bounds=lambda namespace: Bounds(quotas, held or Usage()) if namespace == "ml" else Bounds(),
