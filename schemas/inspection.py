@@ -6,8 +6,15 @@ import msgspec
 
 from schemas.units import Amount
 
-Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z", max_length=253)]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$(?!\n)", max_length=253)]
 """A Kubernetes name."""
+
+AnyName = Annotated[str, msgspec.Meta(pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$(?!\n)", max_length=253)]
+"""A Kubernetes name, or nothing."""
+
+Limit = Annotated[int, msgspec.Meta(ge=1, le=1000)]
+After = Annotated[str, msgspec.Meta(max_length=1024)]
+"""``next`` of the part before; empty for the first part."""
 
 
 class _Query(msgspec.Struct, frozen=True, kw_only=True, tag_field="ask"):
@@ -15,9 +22,10 @@ class _Query(msgspec.Struct, frozen=True, kw_only=True, tag_field="ask"):
 
 
 class Simulate(_Query, frozen=True, tag="simulate"):
-    """Would this pod fit? Answered in the words of TensorFusion's ``/api/simulate-schedule``.
+    """Would this pod fit?
 
     Attributes:
+        clear: Answer with a :class:`schemas.views.Simulation`, not in the words of TensorFusion's ``/api/simulate-schedule``.
         pod: The pod in JSON, as the API server would send it to admission.
         namespace: Where it would be created.
         name: Its name, for the decision; admission may find it without one.
@@ -26,13 +34,36 @@ class Simulate(_Query, frozen=True, tag="simulate"):
     pod: msgspec.Raw
     namespace: Name
     name: Name
+    clear: bool = False
 
 
 class Dump(_Query, frozen=True, tag="allocation"):
     """Everything that is allocated, in the words of TensorFusion's ``/api/allocation``."""
 
 
-Query = Simulate | Dump
+class Pools(_Query, frozen=True, tag="pools"):
+    """All pools, and what there is in them."""
+
+
+class Nodes(_Query, frozen=True, tag="nodes"):
+    """Nodes by name; what is empty narrows nothing."""
+
+    pool: AnyName = ""
+    limit: Limit = 100
+    after: After = ""
+
+
+class Allocations(_Query, frozen=True, tag="allocations"):
+    """What pods hold, by namespace, name and UID; what is empty narrows nothing."""
+
+    namespace: AnyName = ""
+    node: AnyName = ""
+    pool: AnyName = ""
+    limit: Limit = 100
+    after: After = ""
+
+
+Query = Simulate | Dump | Pools | Nodes | Allocations
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,5 +1,7 @@
 """``gpubus run gateway`` and ``gpubus run mutator``: the two halves of admission."""
 
+import contextlib
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +14,7 @@ from deploy.cli.run import MetricsPortOption, app, check_replicas, run_process
 
 if TYPE_CHECKING:
     from consumers.mutator.options import Options
+    from producers.gateway.access import Access
     from producers.gateway.tls import Certificate
 
 
@@ -27,7 +30,17 @@ def gateway(
     key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Its private key.")] = None,
     rest: Annotated[
         str | None,
-        typer.Option("--rest", metavar="HOST:PORT", help="Answer /api/ here too, in plain HTTP; a loopback address."),
+        typer.Option(
+            "--rest", metavar="HOST:PORT", help="Answer /api/ here too: plain HTTP at a loopback address, else HTTPS."
+        ),
+    ] = None,
+    rest_auth: Annotated[
+        str | None,
+        typer.Option(
+            "--rest-auth",
+            metavar="METHOD",
+            help="Who may use --rest: tokens:FILE, or kubernetes for the API server's word.",
+        ),
     ] = None,
     name: NameOption = None,
     replicas: ReplicasOption = 1,
@@ -38,8 +51,9 @@ def gateway(
 
     Without a certificate it speaks plain HTTP, for a proxy in front that has one; the API server takes HTTPS only.
 
-    With --rest it also answers POST /api/simulate-schedule and GET /api/allocation, which inspectors know the answers to.
-    Nobody is asked who they are there, so only a loopback address will do: reach it by kubectl port-forward.
+    With --rest it also answers questions under /api/, which inspectors know the answers to; /api/v1/openapi.json says which.
+    Without --rest-auth nobody is asked who they are, and only a loopback address will do: reach it by kubectl port-forward.
+    tokens:FILE has lines TOKEN,NAME; kubernetes asks the API server whose a bearer token is, and whether they may.
 
     \b
     Example: gpubus run gateway --certificate /tls/tls.crt --key /tls/tls.key
@@ -48,8 +62,9 @@ def gateway(
 
     check_replicas(replicas)
     host, port = _address(listen, "--listen", "0.0.0.0:9443")
-    inside = _inside(rest) if rest is not None else None
     pair = _certificate(certificate, key)
+    access = _access(rest_auth, rest)
+    at = _rest(rest, asked=access is not None, encrypted=pair is not None) if rest is not None else None
 
     async def play(bus: Any, name: str, stop: Any, ready: Any) -> None:
         from deploy.local.exposition import exposed
@@ -57,12 +72,14 @@ def gateway(
         from producers.gateway.sockets import ListenError
 
         del name  # it holds nothing of its own
-        try:
-            service = GatewayService(bus, pair, host=host, port=port, rest=inside)
-        except ListenError as error:
-            raise InputError(str(error)) from None
-        with exposed("gateway", service.statistics):
-            await service.run(stop, ready=ready)
+        async with contextlib.AsyncExitStack() as open_:
+            try:
+                asked = await access(open_) if access is not None else None
+                service = GatewayService(bus, pair, host=host, port=port, rest=at, access=asked)
+            except ListenError as error:
+                raise InputError(str(error)) from None
+            with exposed("gateway", service.statistics):
+                await service.run(stop, ready=ready)
 
     process = run_process(
         play, unique_name("gateway", name), servers(nats), replicas, exit_with_stdin=exit_with_stdin, metrics=metrics
@@ -117,13 +134,44 @@ def _address(written: str, option: str, such_as: str) -> tuple[str, int]:
     return host.strip("[]") or such_as.rpartition(":")[0], int(port)
 
 
-def _inside(rest: str) -> tuple[str, int]:
-    from producers.gateway.sockets import ListenError, loopback
+def _rest(rest: str, *, asked: bool, encrypted: bool) -> tuple[str, int]:
+    from producers.gateway.sockets import ListenError, guarded
 
     try:
-        return loopback(*_address(rest, "--rest", "127.0.0.1:8080"))
+        return guarded(*_address(rest, "--rest", "127.0.0.1:8080"), asked=asked, encrypted=encrypted)
     except ListenError as error:
         raise InputError(str(error)) from None
+
+
+def _access(method: str | None, rest: str | None) -> "Callable[[contextlib.AsyncExitStack], Awaitable[Access]] | None":
+    """Return what makes ready whoever says who may use --rest."""
+    if method is None:
+        return None
+    if rest is None:
+        raise InputError("--rest-auth is for --rest: give both, or neither")
+    word, _, file = method.partition(":")
+    if word == "tokens" and file:
+        from producers.gateway.access import TokenFileError, Tokens
+
+        try:
+            tokens = Tokens(Path(file))
+        except TokenFileError as error:
+            raise InputError(f"--rest-auth: {error}") from None
+
+        async def of_file(_: contextlib.AsyncExitStack) -> "Access":
+            return tokens
+
+        return of_file
+    if method == "kubernetes":
+
+        async def of_cluster(open_: contextlib.AsyncExitStack) -> "Access":
+            from bus.kube.client import Client
+            from producers.gateway.access import Reviews
+
+            return Reviews(await open_.enter_async_context(await Client.connect()))
+
+        return of_cluster
+    raise InputError(f"--rest-auth is {method!r}: write tokens:FILE or kubernetes")
 
 
 def _certificate(certificate: Path | None, key: Path | None) -> "Certificate | None":

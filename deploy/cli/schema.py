@@ -61,7 +61,12 @@ def _document(name: str) -> str:
 
     from deploy.contract.documents import asyncapi, json_schema
 
-    document = asyncapi(version("gpubus")) if name == "asyncapi" else json_schema()
+    if name == "openapi":
+        from producers.gateway.openapi import openapi
+
+        document = openapi(version("gpubus"))
+    else:
+        document = asyncapi(version("gpubus")) if name == "asyncapi" else json_schema()
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
 
 
@@ -83,6 +88,16 @@ def jsonschema_command() -> None:
     Example: gpubus schema jsonschema > deploy/contract/events.schema.json
     """
     typer.echo(_document("jsonschema"), nl=False)
+
+
+@app.command("openapi")
+def openapi_command() -> None:
+    """Print the OpenAPI 3.1 document of the REST interface, `gpubus run gateway --rest`.
+
+    \b
+    Example: gpubus schema openapi > deploy/contract/openapi.json
+    """
+    typer.echo(_document("openapi"), nl=False)
 
 
 @app.command("webhook")

@@ -14,14 +14,15 @@ from bus import rpc
 from bus.connection import Bus
 from bus.errors import CallError
 from bus.tasks import end
+from producers.gateway.access import Access
 from producers.gateway.allocators import BusAllocators
 from producers.gateway.app import Gateway, GatewayStatistics
 from producers.gateway.extender import Extender, ExtenderStatistics
 from producers.gateway.rest import Rest
-from producers.gateway.sockets import listen, loopback
+from producers.gateway.sockets import guarded, inside, listen
 from producers.gateway.tls import Certificate
 from schemas.admission import Admit, Decided
-from schemas.inspection import Answer, Dump, Simulate
+from schemas.inspection import Answer, Query
 
 INSPECT_TIMEOUT_S: Final = 10.0
 READY_TIMEOUT_S: Final = 1.0
@@ -67,7 +68,7 @@ class BusInspectors:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
-    async def ask(self, query: Simulate | Dump) -> Answer:
+    async def ask(self, query: Query) -> Answer:
         """Ask.
 
         Raises:
@@ -118,7 +119,9 @@ class GatewayService:
         certificate: What HTTPS is served with; without it plain HTTP is, for a proxy or a test in front.
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one, see :attr:`port`.
-        rest: Host and port to answer the REST interface at in plain HTTP; port 0 takes a free one, see :attr:`rest_port`.
+        rest: Host and port to answer the REST interface at; port 0 takes a free one, see :attr:`rest_port`. At a loopback address
+            it speaks plain HTTP, elsewhere HTTPS.
+        access: Who may use it; None for everybody, who must then be on this machine.
 
     Raises:
         ListenError: It cannot be listened there, or anyone could reach the REST interface there.
@@ -132,17 +135,19 @@ class GatewayService:
         host: str = "0.0.0.0",  # noqa: S104
         port: int = 9443,
         rest: tuple[str, int] | None = None,
+        access: Access | None = None,
     ) -> None:
         self._allocators = BusAllocators(bus)
         self._extender = Extender(self._allocators)
         self._gateway = Gateway(BusMutators(bus), routes=self._extender.routes)
-        self._rest = Rest(BusInspectors(bus))
+        self._rest = Rest(BusInspectors(bus), access)
         self._certificate = certificate
-        inside = loopback(*rest) if rest is not None else None
+        at = guarded(*rest, asked=access is not None, encrypted=certificate is not None) if rest is not None else None
+        self._rest_tls = at is not None and not inside(at[0])
         self._socket = listen(host, port)
-        self._inside = listen(*inside) if inside is not None else None
+        self._rest_socket = listen(*at) if at is not None else None
         self.port: int = self._socket.getsockname()[1]
-        self.rest_port: int = self._inside.getsockname()[1] if self._inside is not None else -1
+        self.rest_port: int = self._rest_socket.getsockname()[1] if self._rest_socket is not None else -1
 
     async def run(self, stop: asyncio.Event, *, ready: asyncio.Event | None = None) -> None:
         """Serve until ``stop`` is set; answer what is in flight before returning."""
@@ -150,9 +155,10 @@ class GatewayService:
         certificate, following = self._certificate, None
         if certificate is not None:
             following = asyncio.create_task(certificate.follow(), name="certificate")
-        servers = [_Server(self._gateway.app, self._socket, certificate.context if certificate is not None else None)]
-        if self._inside is not None:
-            servers.append(_Server(self._rest.app, self._inside))
+        context = certificate.context if certificate is not None else None
+        servers = [_Server(self._gateway.app, self._socket, context)]
+        if self._rest_socket is not None:
+            servers.append(_Server(self._rest.app, self._rest_socket, context if self._rest_tls else None))
         serving = [await server.begin() for server in servers]
         if ready is not None:
             ready.set()

@@ -21,20 +21,36 @@ def listen(host: str, port: int) -> socket.socket:
         raise ListenError(f"{host}:{port} cannot be listened on: {error.strerror}") from None
 
 
-def loopback(host: str, port: int) -> tuple[str, int]:
-    """Return the address if nobody reaches it from other machines.
+def inside(host: str) -> bool:
+    """Return whether nobody reaches an address from other machines."""
+    try:
+        return ipaddress.ip_address(_literal(host)).is_loopback
+    except ValueError:
+        return False
+
+
+def guarded(host: str, port: int, *, asked: bool, encrypted: bool) -> tuple[str, int]:
+    """Return where the REST interface may be served.
+
+    Args:
+        host: Address to listen on.
+        port: Port to listen on.
+        asked: Whether everybody is asked who they are.
+        encrypted: Whether there is a certificate.
 
     Raises:
-        ListenError: Others may: whoever reaches the REST interface sees every namespace, and is not asked who they are.
+        ListenError: Others would reach it there, and see every namespace unasked, or show their tokens to the network.
     """
-    literal = "127.0.0.1" if host == "localhost" else host
-    try:
-        inside = ipaddress.ip_address(literal).is_loopback
-    except ValueError:
-        inside = False
-    if not inside:
-        raise ListenError(
-            f"--rest is {host}:{port}: that can be reached from outside, and nobody is asked who they are there; "
-            f"use 127.0.0.1:{port} and kubectl port-forward"
-        )
-    return literal, port
+    if not inside(host):
+        here = f"--rest is {host}:{port}: that can be reached from outside"
+        if not asked:
+            raise ListenError(
+                f"{here}, and nobody is asked who they are there; use 127.0.0.1:{port} and kubectl port-forward, or --rest-auth"
+            )
+        if not encrypted:
+            raise ListenError(f"{here}, and tokens would cross the network in clear; give --certificate and --key too")
+    return _literal(host), port
+
+
+def _literal(host: str) -> str:
+    return "127.0.0.1" if host == "localhost" else host

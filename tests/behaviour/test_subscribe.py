@@ -198,7 +198,7 @@ def test_the_contract_names_every_subscribable_type_and_only_subjects_that_are_s
             target = target[step]
 
 
-@pytest.mark.parametrize("name", ["asyncapi", "jsonschema"])
+@pytest.mark.parametrize("name", ["asyncapi", "jsonschema", "openapi"])
 def test_the_committed_documents_are_those_that_the_types_give(name: str, capsys) -> None:
     file = ROOT / "deploy/contract" / f"{name}.json"
     assert main(["schema", name]) == 0

@@ -15,10 +15,10 @@ from bus.follower import Follower
 from bus.rpc import Service
 from bus.streams import LEDGER, STATE
 from consumers.allocator.cluster import STATE_FILTERS
-from consumers.allocator.inspector.compatible import allocation_state, simulate
+from consumers.allocator.inspector import clear, compatible, listings
 from consumers.allocator.inspector.view import LEDGER_FILTERS, View
 from schemas.admission import Admit, Understood
-from schemas.inspection import Answer, Dump, Problem, Query, Simulate
+from schemas.inspection import Allocations, Answer, Dump, Nodes, Pools, Problem, Query, Simulate
 from schemas.pod import Schedule
 
 OK: Final = 200
@@ -69,10 +69,19 @@ class Inspector:
         await self._state.stop()
         await self._ledger.stop()
 
-    async def _answer(self, query: Simulate | Dump) -> Answer:
-        if isinstance(query, Dump):
-            return Answer(code=OK, body=_encoded(allocation_state(self.view)))
-        return await self._simulate(query)
+    async def _answer(self, query: Query) -> Answer:
+        match query:
+            case Simulate():
+                return await self._simulate(query)
+            case Dump():
+                found: object = compatible.allocation_state(self.view)
+            case Pools():
+                found = listings.pools(self.view)
+            case Nodes():
+                found = listings.nodes(self.view, query)
+            case Allocations():
+                found = listings.allocations(self.view, query)
+        return Answer(code=OK, body=_encoded(found))
 
     async def _simulate(self, query: Simulate) -> Answer:
         asked = Admit(uid=SIMULATED, namespace=query.namespace, pod=query.pod, dry_run=True)
@@ -87,7 +96,8 @@ class Inspector:
             fix = "add tensor-fusion.ai annotations or nvidia.com resources"
             return _refusal(f"the pod asks for no GPU of ours: {fix}", "metadata.annotations", "", fix)
         pod = Schedule(namespace=query.namespace, name=query.name, uid=SIMULATED, request=understood.request)
-        return Answer(code=OK, body=_encoded(simulate(self.view, pod, understood.warnings)))
+        say = clear.simulate if query.clear else compatible.simulate
+        return Answer(code=OK, body=_encoded(say(self.view, pod, understood.warnings)))
 
     def statistics(self) -> InspectorStatistics:
         """Return the counters of this inspector."""
