@@ -13,10 +13,11 @@ from schemas.kube.annotations import ALLOCATION, VISIBLE_DEVICES
 from schemas.kube.core import KubePod
 from schemas.kube.defaults import SCHEDULERS
 from schemas.ledger import Allocation
+from schemas.observed import DriftKind
 from schemas.pod import Pod
 
 Repair = Literal["release", "schedule", "none"]
-Kind = Literal["PodGone", "PodEnded", "BoundElsewhere", "NotBound", "NotScheduled", "NotInLedger"]
+Kind = DriftKind
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +25,10 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         node: Node that it is about; empty for a pod without one.
+        ledger: What the ledger says.
+        api: What the API server says.
+        observed: What is seen on the GPUs.
+        gpu: UUID of the GPU, if it is about one.
         repair: What may safely be done: give back what is held, have the pod scheduled (or its decision said) again, or nothing.
     """
 
@@ -36,6 +41,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     ledger: str
     api: str
     repair: Repair
+    observed: str = ""
+    gpu: str = ""
 
 
 def compare(

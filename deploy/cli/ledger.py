@@ -68,8 +68,8 @@ async def _rebuild(urls: list[str], *, force: bool, dry_run: bool) -> "Rebuilt":
     from bus.connection import Bus
     from bus.kube.client import Client
     from bus.streams import ensure_streams
+    from consumers.reconciler.look import all_pods, read_ledger
     from consumers.reconciler.rebuild import rebuild as describe
-    from consumers.reconciler.service import all_pods, read_ledger
     from schemas.event import Event
 
     async with (

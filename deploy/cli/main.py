@@ -22,6 +22,7 @@ from deploy.cli import alerts, check, dead, demo, events, ledger, rollout, schem
 from deploy.cli import audit as _audit
 from deploy.cli import cluster as _cluster  # noqa: F401  likewise
 from deploy.cli import diff as _diff
+from deploy.cli import drift as _drift
 from deploy.cli import plan as _plan
 from deploy.cli import replay as replaying
 from deploy.cli import run as roles
@@ -78,6 +79,7 @@ app.command("state")(state.state)
 app.command("why")(why.why)
 app.command("check")(check.check)
 app.command("replay")(replaying.replay)
+app.command("drift")(_drift.drift)
 app.command("diff")(_diff.diff)
 app.command("simulate")(_simulate.simulate)
 app.command("plan")(_plan.plan)

@@ -3,17 +3,21 @@
 import asyncio
 import json
 import sys
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from bus import codec, history
+from bus import codec, history, subjects
 from bus.connection import Bus
 from bus.kube.client import Client
 from bus.streams import CAPACITY, LEDGER
 from consumers.reconciler.service import Reconciler
 from deploy.local.server import LocalServer
+from schemas.event import Event
 from schemas.kube.annotations import VISIBLE_DEVICES
+from schemas.observed import Drift
+from schemas.usage import GpuSample, NodeUsage, ProcessUsage
 from tests.integration.cluster import Cluster, create_all, hami_pod, mixed, play_agents, pod
 from tests.integration.observe import agree, ledger
 from tests.integration.plane import ControlPlane
@@ -28,6 +32,16 @@ async def reconciler(bus: Bus, kubeconfig_of):
         yield Reconciler(bus, client, "test")
 
 
+@pytest.fixture
+def drift(plane: ControlPlane, server: LocalServer):
+    """What ``gpubus drift`` finds."""
+
+    async def look() -> dict[str, Any]:
+        return json.loads(await gpubus("drift", "--json", plane, server))
+
+    return look
+
+
 async def until(ready, timeout: float = 20.0) -> Any:
     """Wait until the coroutine function returns something true, and return that."""
     async with asyncio.timeout(timeout):
@@ -38,8 +52,17 @@ async def until(ready, timeout: float = 20.0) -> Any:
             await asyncio.sleep(0.05)
 
 
+async def play_use(bus: Bus, node: str, uid: str = "") -> None:
+    """Say what the agent of a node would say: processes of a pod on its first GPU, or none."""
+    now = datetime.now(UTC)
+    processes = (ProcessUsage(pod_uid=uid, vram_bytes=7),) if uid else ()
+    usage = NodeUsage(node=node, at=now, gpus=(GpuSample(uuid=f"GPU-{node}-0", processes=processes),))
+    event = Event(id=f"usage:{node}:{uid}", source="/test", type="gpubus.usage.v1", subject=node, time=now, data=usage)
+    await bus.publisher.publish(subjects.usage_gpu(node), codec.encode(event))
+
+
 async def test_pods_that_vanished_while_nobody_watched_are_released(
-    cluster: Cluster, bus: Bus, start, reconciler
+    cluster: Cluster, bus: Bus, start, reconciler, drift
 ) -> None:
     await cluster.add_pool()
     await cluster.add_nodes(["node-a"])
@@ -52,11 +75,35 @@ async def test_pods_that_vanished_while_nobody_watched_are_released(
     await watcher.kill()
     for name in ("pod-00000", "pod-00001"):
         await cluster.delete("Pod", name, "default")
+    shown = (await drift())["differences"]
+    assert [(one["api"], one["repair"], one["ledger"][:9]) for one in shown] == [
+        ("there is no such pod", "release", "it holds ")
+    ] * 2
+    # Whatever the API server says: as long as its processes run, nobody else may be given its GPU.
+    still = next(one for one in shown if one["name"] == "pod-00001")
+    await play_use(bus, "node-a", still["uid"])
     found = await reconciler.reconcile()
-    assert sorted((one.kind, one.name) for one in found) == [("PodGone", "pod-00000"), ("PodGone", "pod-00001")]
+    assert sorted((one.kind, one.name, one.repair) for one in found) == [
+        ("PodGone", "pod-00000", "release"),
+        ("PodGone", "pod-00001", "none"),
+    ]
+
+    async def three_held() -> bool:
+        return len(await ledger(bus)) == 3
+
+    await until(three_held)
+    await play_use(bus, "node-a")
+    await reconciler.reconcile()
     await agree(bus, cluster, placed=2, timeout=10)
-    records, _ = await history.newest(bus, CAPACITY, ["gpubus.drift.node-a"])
-    assert codec.decode(records[0].payload).data.kind == "PodGone"
+    assert await reconciler.reconcile() == []
+    assert await drift() == {"pods": 2, "dark": [], "differences": []}
+    drifts: list[Drift] = []
+    await history.read(
+        bus, CAPACITY, ["gpubus.drift.node-a"], lambda record: drifts.append(codec.decode(record.payload).data)
+    )
+    assert {drift.kind for drift in drifts} == {"PodGone"}
+    assert sum(drift.resolved for drift in drifts) == 2
+    assert any(drift.observed.startswith("it uses 7 bytes") for drift in drifts)
 
 
 async def test_what_a_forged_pod_claims_is_given_to_nobody(cluster: Cluster, bus: Bus, start) -> None:
