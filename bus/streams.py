@@ -27,6 +27,7 @@ WORK: Final = "WORK"
 TICK: Final = "TICK"
 CAPACITY: Final = "CAPACITY"
 ALERT: Final = "ALERT"
+SHADOW: Final = "SHADOW"
 DEAD: Final = "DEAD"
 
 MIB: Final = 1024**2
@@ -62,6 +63,7 @@ class StreamLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     capacity_bytes: int = GIB
     alert_bytes: int = GIB
     dead_bytes: int = GIB
+    shadow_bytes: int = GIB
 
 
 def declarations(limits: StreamLimits) -> tuple[StreamConfig, ...]:
@@ -150,6 +152,14 @@ def declarations(limits: StreamLimits) -> tuple[StreamConfig, ...]:
             discard=DiscardPolicy.OLD,
         ),
         stream(ALERT, ["gpubus.alert.>"], limits.alert_bytes, max_age=7 * DAY_S, discard=DiscardPolicy.OLD),
+        stream(
+            SHADOW,
+            ["gpubus.shadow.>"],
+            limits.shadow_bytes,
+            max_msgs_per_subject=10,
+            max_age=7 * DAY_S,
+            discard=DiscardPolicy.OLD,
+        ),
         stream(DEAD, ["gpubus.dead.>"], limits.dead_bytes, max_age=30 * DAY_S, discard=DiscardPolicy.OLD),
     )
 

@@ -24,14 +24,17 @@ from bus.connection import Bus
 from bus.errors import UndecodableError
 from bus.follower import Record
 from bus.history import batches
-from bus.streams import DEAD, DECISION, LEDGER, STATE, USAGE, stream_info
+from bus.streams import ALERT, CAPACITY, DEAD, DECISION, LEDGER, SHADOW, STATE, USAGE, stream_info
+from schemas.alert import AlertNotice
 from schemas.cluster import GpuInventory, Node, Pool
 from schemas.deadletter import DeadLetter
 from schemas.decision import Decision
 from schemas.event import Event, utc
 from schemas.ledger import NodeRecord
+from schemas.observed import Drift, PodNotice
 from schemas.pod import Pod, Waiting
 from schemas.quota import Quota
+from schemas.shadow import ShadowReport
 from schemas.usage import NodeUsage
 
 log = logging.getLogger("gpubus.bus")
@@ -48,6 +51,10 @@ PLACES: Final[dict[type[msgspec.Struct], tuple[str, str]]] = {
     Waiting: (STATE, "gpubus.state.waiting.>"),
     Quota: (STATE, "gpubus.state.quota.>"),
     NodeUsage: (USAGE, "gpubus.usage.gpu.>"),
+    Drift: (CAPACITY, "gpubus.drift.>"),
+    PodNotice: (CAPACITY, "gpubus.notice.>"),
+    AlertNotice: (ALERT, "gpubus.alert.>"),
+    ShadowReport: (SHADOW, "gpubus.shadow.report.>"),
     DeadLetter: (DEAD, "gpubus.dead.>"),
 }
 """Where events of each type are: the stream, and the subjects that hold them. Of STATE only the newest of each object is kept."""

@@ -18,6 +18,7 @@ from schemas.quota import Quota
 from schemas.record import RecorderCounters
 from schemas.rollout import ComponentSpec, Member, Rollout
 from schemas.scaling import WorkloadUse
+from schemas.shadow import ShadowReport
 from schemas.slots import WorkloadSlots
 from schemas.usage import NodeUsage
 
@@ -58,6 +59,7 @@ EVENT_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     "gpubus.ledger.gang.v1": GangRecord,
     "gpubus.decision.v1": Decision,
     "gpubus.journal.v1": Turn,
+    "gpubus.shadow.v1": ShadowReport,
     "gpubus.schedule.v1": Schedule,
     "gpubus.release.v1": Release,
     "gpubus.tick.v1": Tick,

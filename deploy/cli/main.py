@@ -26,6 +26,7 @@ from deploy.cli import drift as _drift
 from deploy.cli import plan as _plan
 from deploy.cli import replay as replaying
 from deploy.cli import run as roles
+from deploy.cli import shadow as _shadow
 from deploy.cli import simulate as _simulate
 from deploy.cli import transfer as _transfer
 from deploy.cli.errors import BUG, INTERRUPTED, explain
@@ -89,6 +90,7 @@ app.command("import")(_transfer.import_command)
 app.add_typer(rollout.app, name="rollout")
 app.add_typer(alerts.app, name="alerts")
 app.add_typer(_audit.app, name="audit")
+app.add_typer(_shadow.app, name="shadow")
 app.add_typer(dead.app, name="dead")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(schema.app, name="schema")

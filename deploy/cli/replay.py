@@ -11,7 +11,7 @@ from deploy.cli.connect import JsonOption, NatsOption, StoreOption, open_bus, ru
 from deploy.cli.errors import NEGATIVE, InputError
 
 if TYPE_CHECKING:
-    from deploy.replay.counterfactual import Rules
+    from consumers.allocator.shadow.rules import Rules
     from deploy.replay.scenario import Result
     from deploy.replay.verify import Verdict
 
@@ -61,7 +61,7 @@ def replay(
     if not verify and (since or until):
         raise InputError("--from and --to bound what --verify compares: other rules are played from the beginning")
     if not verify:
-        _compare(_rules(policy or [], settings or []), picture, as_json=as_json, nats=nats, store=store)
+        _compare(rules_of(policy or [], settings or []), picture, as_json=as_json, nats=nats, store=store)
         return
     found, seconds = run(_verify(since, until, nats, store))
     if as_json:
@@ -128,10 +128,15 @@ def _compact(decision: dict[str, Any]) -> str:
     return orjson.dumps(decision).decode()
 
 
-def _rules(policies: list[str], settings: list[str]) -> "list[Rules]":
+def rules_of(policies: list[str], settings: list[str]) -> "list[Rules]":
+    """Return the sets of rules that the options name: one for each policy, all with the same settings.
+
+    Raises:
+        InputError: They name none.
+    """
     from typing import get_args
 
-    from deploy.replay.counterfactual import SETTINGS, Rules
+    from consumers.allocator.shadow.rules import SETTINGS, Rules
     from schemas.cluster import Oversubscription, PlacementMode
 
     modes: tuple[PlacementMode, ...] = get_args(PlacementMode)

@@ -5,56 +5,23 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
-
-from bus import codec, subjects
+from bus import codec
 from bus.connection import Bus
 from bus.errors import UndecodableError
 from bus.follower import Record
 from bus.history import batches
 from bus.streams import DECISION, JOURNAL, LEDGER
 from consumers.allocator.engine import Capacity
+from consumers.allocator.shadow.rules import Rules
 from deploy.cli.fold import World
 from deploy.replay.past import StateReader, present, seen_by
 from deploy.replay.scenario import Result, Sample, Scenario, percents, summarise
-from schemas.cluster import PlacementMode, Pool
 from schemas.decision import Decision
 from schemas.journal import Turn
 from schemas.ledger import NodeRecord
 from schemas.quota import Usage
 
 STATE_KINDS: Final = ("pool", "node", "gpu", "quota")
-
-SETTINGS: Final[dict[str, str]] = {
-    "tflopsOversellRatio": "tflops_ratio",
-    "vramExpandToHostMem": "host_memory",
-    "vramExpandToHostDisk": "host_disk",
-}
-"""What of a pool's capacity can be set, as the custom resource names it, and the field that it is here."""
-
-
-_POOLS: Final = subjects.subject("state", "pool") + "."
-
-
-class Rules(msgspec.Struct, frozen=True):
-    """What is to be other than it was. ``placement`` None keeps each pool's; ``settings`` are fields of Oversubscription."""
-
-    name: str
-    placement: PlacementMode | None = None
-    settings: dict[str, int] = {}
-
-    def apply(self, record: Record) -> Record:
-        """Return a record of STATE as it would have been."""
-        if record.deleted or not record.subject.startswith(_POOLS):
-            return record
-        try:
-            event = codec.decode_as(Pool, record.payload)
-        except UndecodableError:
-            return record
-        pool = event.data
-        over = msgspec.structs.replace(pool.oversubscription, **self.settings)
-        pool = msgspec.structs.replace(pool, placement=self.placement or pool.placement, oversubscription=over)
-        return msgspec.structs.replace(record, payload=codec.encode(msgspec.structs.replace(event, data=pool)))
 
 
 async def play(bus: Bus, rules: Sequence[Rules]) -> list[Result]:

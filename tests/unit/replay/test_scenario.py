@@ -7,9 +7,8 @@ import pytest
 
 from bus import codec, subjects
 from bus.follower import Record
-from consumers.allocator.engine import Policy, Snapshot, decide
-from consumers.allocator.grants import allocation
-from deploy.replay.counterfactual import Rules
+from consumers.allocator.core import Core
+from consumers.allocator.shadow.rules import Rules
 from deploy.replay.scenario import Scenario
 from producers.simulator.build import build_inventory, build_node, build_pod
 from producers.simulator.generator import generate
@@ -48,27 +47,24 @@ def arrival(number: int) -> Place:
 
 
 @pytest.mark.parametrize("mode", get_args(PlacementMode))
-def test_a_scenario_decides_as_its_policy_does(mode) -> None:
+def test_a_scenario_decides_as_an_allocator_of_its_policy_does(mode) -> None:
     rules = Rules("x", mode, {"tflops_ratio": 150})
     scenario = Scenario("x", rules.apply)
     for record in cluster():
         scenario.on_state(record)
     for number in range(len(TRACE.pods)):
         scenario.play(turn(arrival(number)), number * SECOND)
-    snapshot, over = Snapshot(), POOL.oversubscription.__class__(tflops_ratio=150)
-    pool = Pool(name="p", placement=mode, oversubscription=over)
-    snapshot.put_pool(pool)
-    for node in TRACE.nodes:
-        snapshot.put_node(build_node(node, pool="p"))
-        snapshot.put_inventory(build_inventory(node, observed_at=NOW))
-    places = {}
-    for trace_pod in TRACE.pods:
+    over = POOL.oversubscription.__class__(tflops_ratio=150)
+    core = Core("a", lambda: 0)
+    for record in cluster(Pool(name="p", placement=mode, oversubscription=over)):
+        core.on_state(record)
+    for number, trace_pod in enumerate(TRACE.pods):
         pod = build_pod(trace_pod, pool="p")
-        decision = decide(snapshot, pod.request, Policy.of(pool))
-        if decision.node:
-            command = Schedule(namespace=pod.namespace, name=pod.name, uid=pod.uid, request=pod.request)
-            snapshot.add(decision.node, allocation(command, decision, snapshot))
-            places[pod.uid] = decision.node
+        core.schedule(Schedule(namespace=pod.namespace, name=pod.name, uid=pod.uid, request=pod.request), None)
+        for learnt in core.take_effects().learnt:
+            core.on_state(said(1_000_000 + number, "expected", "p", learnt))
+    snapshot = core.snapshot
+    places = {held.pod_uid: node for node in snapshot.nodes() for held in snapshot.allocations(node)}
     result = scenario.finish(places)
     total = snapshot.total()
     assert (result.placed, result.elsewhere, result.pods) == (len(places), 0, len(TRACE.pods))
