@@ -1,0 +1,1 @@
+"""What earlier versions have written, kept to be read for ever."""
