@@ -40,13 +40,15 @@ class _Every:
             log.exception("%s: a message could not be handled", message.subject)
 
 
-def publish(client: Client, subject: str, payload: bytes, headers: dict[str, str] | None = None) -> None:
+def publish(
+    client: Client, subject: str, payload: bytes, headers: dict[str, str] | None = None, *, reply: str = ""
+) -> None:
     """Publish from where nothing can be waited for. The client only notes what its writer is to send next.
 
     Raises:
         nats.errors.Error: There is no connection, or the message is too large for it.
     """
-    noting: Coroutine[Any, Any, None] = client.publish(subject, payload, headers=headers)
+    noting: Coroutine[Any, Any, None] = client.publish(subject, payload, reply=reply, headers=headers)
     try:
         noting.send(None)
     except StopIteration:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from functools import partial
 from secrets import token_hex
@@ -170,8 +171,8 @@ class _Caller:
         self._asked = 0
         self._subscribed = False
 
-    async def ask(self, subject: str, payload: bytes, timeout: float) -> Msg:
-        """Return the answer.
+    async def ask(self, subject: str, payload: bytes, timeout: float, again: float) -> Msg:
+        """Return the first answer. The request is sent again every ``again`` seconds until one has come.
 
         Raises:
             TimeoutError: None came in time.
@@ -184,7 +185,22 @@ class _Caller:
         reply = f"{self._prefix}{self._asked}"
         loop = asyncio.get_running_loop()
         future = self._waiting[reply] = loop.create_future()
-        timer = loop.call_later(timeout, _overdue, future)
+        deadline = loop.time() + timeout
+        timer: asyncio.TimerHandle
+
+        def late() -> None:
+            nonlocal timer
+            left = deadline - loop.time()
+            if future.done():
+                return
+            if left <= 0:
+                future.set_exception(TimeoutError())
+                return
+            with contextlib.suppress(nats.errors.Error, OSError):
+                direct.publish(self._bus.client, subject, payload, reply=reply)
+            timer = loop.call_later(min(again, left), late)
+
+        timer = loop.call_later(min(again, timeout), late)
         try:
             await self._bus.client.publish(subject, payload, reply=reply)
             answer: Msg = await future
@@ -199,18 +215,28 @@ class _Caller:
             future.set_result(message)
 
 
-def _overdue(future: asyncio.Future[Msg]) -> None:
-    if not future.done():
-        future.set_exception(TimeoutError())
-
-
 _callers: WeakKeyDictionary[Bus, _Caller] = WeakKeyDictionary()
 
 
 async def call(
-    bus: Bus, name: str, request: object, response_type: type[Response], *, timeout: float = 2.0
+    bus: Bus,
+    name: str,
+    request: object,
+    response_type: type[Response],
+    *,
+    timeout: float = 2.0,
+    again: float = math.inf,
 ) -> Response:
     """Ask any responder of ``name`` and decode its answer.
+
+    Args:
+        bus: The connection.
+        name: Service name.
+        request: What is asked.
+        response_type: What the answer decodes to.
+        timeout: Seconds until an answer must have come.
+        again: Seconds after which another responder is asked as well, and so on; whoever answers first counts. For requests
+            that may be answered twice: one that died over it is made up for, and one that is only slow is not asked in vain.
 
     Raises:
         NoResponderError: Nobody answers.
@@ -221,7 +247,7 @@ async def call(
     if caller is None:
         caller = _callers[bus] = _Caller(bus)
     try:
-        reply = await caller.ask(rpc(name), msgspec.json.encode(request), timeout)
+        reply = await caller.ask(rpc(name), msgspec.json.encode(request), timeout, again)
     except (nats.errors.Error, OSError):  # a timeout is one of the latter
         raise _late(name, timeout) from None
     headers = reply.headers or {}

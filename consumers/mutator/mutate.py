@@ -23,6 +23,7 @@ from schemas.admission import PatchOperation
 from schemas.dialects import HamiConfig, PodSpecView, RequestError, TensorFusionDefaults, parse_pod
 from schemas.dialects import tf_keys as keys
 from schemas.dialects.moved import with_moved
+from schemas.dialects.tensorfusion import PRIORITIES, PRIORITY_CLASSES
 from schemas.dialects.text import closest
 from schemas.dialects.view import POOL_KEY, ContainerView
 from schemas.kube.components import DEFAULT_VENDOR, TEMPLATE_HASH, WORKLOAD_KIND
@@ -37,12 +38,13 @@ SHOWN_POOLS: Final = 10
 SLOT_LABEL: Final = "gpubus.io/slot"
 """Label of a pod that counts among a controller's ``enabled-replicas``: UID of the admission that took its slot."""
 
-_PRIORITY_CLASSES: Final = {"high": "tensor-fusion-high", "critical": "tensor-fusion-critical"}
 _PRIORITY: Final = "nvidia.com/priority"
 _TOLERATION: Final = {
     "key": "tensor-fusion.ai/used-by", "operator": "Equal", "value": "tensor-fusion", "effect": "PreferNoSchedule",
 }  # fmt: skip
 
+
+_NO_HOST_PORT: Final = f"label {keys.HOST_PORT}: gpubus assigns no ports of nodes; write hostPort yourself"
 
 _known = msgspec.json.Decoder(KubePod)
 _whole = msgspec.json.Decoder(dict[str, Any])
@@ -249,7 +251,7 @@ def _change(
             for container in managed:
                 container.update(merge(container, patch))
         _words(pod, view, request, client)
-    warnings = []
+    warnings = [_NO_HOST_PORT] if view.labels.get(keys.HOST_PORT) else []
     for container in managed:
         # What isolation says of a variable counts more.
         own = _variables(view, request, container["name"])
@@ -357,7 +359,7 @@ def _words(pod: dict[str, Any], view: PodSpecView, request: GpuRequest, client: 
     tolerations = spec.get("tolerations") or []
     if _TOLERATION not in tolerations:
         spec["tolerations"] = [*tolerations, _TOLERATION]
-    wanted = _PRIORITY_CLASSES.get(request.qos)
+    wanted = PRIORITY_CLASSES[request.qos] if request.qos in PRIORITIES else ""
     if wanted and not spec.get("priorityClassName"):
         spec["priorityClassName"] = wanted
         spec.pop("priority", None)

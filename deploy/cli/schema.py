@@ -9,6 +9,7 @@ import typer
 from deploy.cli.errors import InputError
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_RESOURCE: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _HTTPS: Final = re.compile(r"https://([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:\d{1,5})?(/[A-Za-z0-9._/-]*)?")
 _HTTPS_SLASHES: Final = 2
 """Of a URL with no path."""
@@ -120,6 +121,14 @@ def webhook_command(
             "--auto-migration", help="Send native GPU limits of every vendor: autoMigration is in the mutator's file."
         ),
     ] = False,
+    native: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--native",
+            metavar="RESOURCE",
+            help="With --auto-migration: a resource of inUseResourceNames; repeat. [default: those of NVIDIA and AMD]",
+        ),
+    ] = None,
     exclude: Annotated[
         list[str] | None, typer.Option("--exclude", metavar="NAMESPACE", help="Send no pods of this namespace; repeat.")
     ] = None,
@@ -134,7 +143,7 @@ def webhook_command(
     """
     import yaml
 
-    from producers.gateway.configuration import HAMI, NATIVE, Reach, webhook_configuration
+    from producers.gateway.configuration import Reach, webhook_configuration
 
     if (service is None) == (url is None):
         raise InputError("say where the gateway is: --service NAMESPACE/NAME, or --url for one outside the cluster")
@@ -149,7 +158,7 @@ def webhook_command(
         if not _LABEL.fullmatch(text):
             raise InputError(f"{option} is {text!r}: use lower-case letters, digits and hyphens")
     excluded = tuple(sorted({"kube-system", *(exclude or ()), *(at[:1] if service is not None else ())}))
-    resources = tuple(dict.fromkeys((*(HAMI if hami else ()), *(NATIVE if auto_migration else ()))))
+    resources = _resources(native, hami=hami, auto_migration=auto_migration)
     try:
         found = webhook_configuration(
             name,
@@ -164,6 +173,31 @@ def webhook_command(
     except ValueError as error:
         raise InputError(str(error)) from None
     typer.echo(yaml.safe_dump(found, sort_keys=False, width=120), nl=False)
+
+
+def _resources(native: list[str] | None, *, hami: bool, auto_migration: bool) -> tuple[str, ...]:
+    """Return the resources that make the API server send us a pod."""
+    from producers.gateway.configuration import HAMI, NATIVE
+
+    if native and not auto_migration:
+        raise InputError("--native is for --auto-migration: give both, or neither")
+    for resource in native or ():
+        if not _RESOURCE.fullmatch(resource):
+            raise InputError(f"--native is {resource!r}: write the name of a resource, such as nvidia.com/gpu")
+    moved = tuple(native or NATIVE) if auto_migration else ()
+    return tuple(dict.fromkeys((*(HAMI if hami else ()), *moved)))
+
+
+@app.command("priorityclasses")
+def priority_classes_command() -> None:
+    """Print the PriorityClasses that admission gives to pods of high and critical QoS that have none.
+
+    Without them the API server refuses such pods.
+
+    \b
+    Example: gpubus schema priorityclasses | kubectl apply -f -
+    """
+    typer.echo(render_priority_classes(), nl=False)
 
 
 @app.command("scheduler")
@@ -233,3 +267,22 @@ def render_crds() -> dict[str, str]:
     from schemas.kube.kinds import KINDS
 
     return {f"{kind.plural}.yaml": yaml.safe_dump(definition(kind), sort_keys=False, width=120) for kind in KINDS}
+
+
+def render_priority_classes() -> str:
+    """Return the priority classes as YAML."""
+    import yaml
+
+    from schemas.dialects.tensorfusion import PRIORITIES, PRIORITY_CLASSES
+
+    classes = [
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": name},
+            "value": PRIORITIES.get(qos, 0),
+            "description": f"Pods with GPUs of {qos} QoS",
+        }
+        for qos, name in PRIORITY_CLASSES.items()
+    ]
+    return "---\n".join(yaml.safe_dump(one, sort_keys=False) for one in classes)

@@ -27,6 +27,9 @@ from schemas.inspection import Answer, Query
 INSPECT_TIMEOUT_S: Final = 10.0
 READY_TIMEOUT_S: Final = 1.0
 RETRY_PAUSE_S: Final = 0.1
+ANOTHER: Final = 1 / 3
+"""Part of the time for a review after which another mutator is asked as well."""
+
 DRAIN_S: Final = 5
 KEEP_ALIVE_S: Final = 120
 """Longer than the 90 s after which Go's clients close an idle connection: one closed by us may have a review on its way."""
@@ -39,7 +42,7 @@ class BusMutators:
         self._bus = bus
 
     async def admit(self, request: Admit, timeout: float) -> Decided:
-        """Ask; ask another one when the first has died over it, as long as there is time: a mutation may be repeated.
+        """Ask; ask another one too when the first takes long, for it may have died over it: a mutation may be repeated.
 
         Raises:
             CallError: Nobody could say in time.
@@ -48,7 +51,9 @@ class BusMutators:
         while True:
             left = deadline - asyncio.get_running_loop().time()
             try:
-                return await rpc.call(self._bus, "mutate", request, Decided, timeout=max(min(left, timeout / 3), 0.05))
+                return await rpc.call(
+                    self._bus, "mutate", request, Decided, timeout=max(left, 0.05), again=timeout * ANOTHER
+                )
             except CallError:
                 if deadline - asyncio.get_running_loop().time() < 2 * RETRY_PAUSE_S:
                     raise

@@ -1,8 +1,11 @@
 """The gateway's certificate: read from files, and read again when they change, without a connection being dropped."""
 
 import asyncio
+import contextlib
 import logging
+import os
 import ssl
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -33,9 +36,10 @@ class Certificate:
     def _load(self) -> None:
         certificate, key = self._files
         try:
-            # Tried apart first: a context that has loaded one half of a new pair would serve nobody.
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
-            self.context.load_cert_chain(certificate, key)
+            with _held(certificate.read_bytes()) as chain, _held(key.read_bytes()) as secret:
+                # Tried apart first: a context that has loaded one half of a new pair would serve nobody.
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(chain, secret)
+                self.context.load_cert_chain(chain, secret)
         except (OSError, ssl.SSLError) as error:
             raise CertificateError(f"certificate {certificate} with key {key} cannot be used: {error}") from None
 
@@ -70,3 +74,15 @@ class Certificate:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             self.refresh()
+
+
+@contextlib.contextmanager
+def _held(content: bytes) -> Iterator[str]:
+    """Return a name under which the TLS library reads just this, whatever becomes of the file that it is from meanwhile."""
+    fd = os.memfd_create("gpubus-tls")
+    try:
+        with open(fd, "wb", closefd=False) as file:
+            file.write(content)
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)

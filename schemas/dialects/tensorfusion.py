@@ -50,6 +50,11 @@ from schemas.pod import WHOLE, GpuRequest, Qos
 PRIORITIES: Final[dict[Qos, int]] = {"high": 10_000, "critical": 100_000}
 """Values of the priority classes that admission gives to pods of these levels that have none."""
 
+PRIORITY_CLASSES: Final[dict[Qos, str]] = {
+    "medium": "tensor-fusion-medium", "high": "tensor-fusion-high", "critical": "tensor-fusion-critical",
+}  # fmt: skip
+"""Their names. ``medium`` is there for who names it; its value is that of a pod without a class."""
+
 
 def parse(pod: PodSpecView, defaults: TensorFusionDefaults) -> GpuRequest | None:
     """Return what the pod asks for, or None when it does not speak this dialect or opts out of it.

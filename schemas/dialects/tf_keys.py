@@ -9,6 +9,7 @@ from schemas.dialects.text import RequestError, closest
 from schemas.dialects.view import POOL_KEY, TF_PREFIX, PodSpecView
 
 ENABLED: Final = "tensor-fusion.ai/enabled"
+HOST_PORT: Final = "tensor-fusion.ai/host-port"
 COMPONENT: Final = "tensor-fusion.ai/component"
 WORKLOAD: Final = "tensor-fusion.ai/workload"
 
@@ -54,7 +55,7 @@ ANNOTATIONS: Final = (
 )  # fmt: skip
 """Annotations that users write on pods."""
 
-LABELS: Final = (ENABLED, TF_PREFIX + "host-port", TF_PREFIX + "port-name")
+LABELS: Final = (ENABLED, HOST_PORT, TF_PREFIX + "port-name")
 """Labels that users write on pods."""
 
 SYSTEM: Final = frozenset(

@@ -265,6 +265,7 @@ class Settings:
             local=local is not False,
             quota=self._quota(namespace),
             profile=self._profile(namespace, profile),
+            native_resources=self._native(),
             models=tuple(
                 sorted(
                     {
@@ -275,6 +276,15 @@ class Settings:
                 )
             ),
         )
+
+    def _native(self) -> tuple[tuple[str, str], ...]:
+        """Return the resources of native device plugins that providers name, with their vendors; known ones if none does."""
+        named = {
+            name: item.spec.vendor
+            for _, item in sorted(self.providers.items.items())
+            for name in item.spec.in_use_resource_names
+        }
+        return tuple(named.items()) or TensorFusionDefaults().native_resources
 
     def _quota(self, namespace: str) -> GpuResources:
         names = sorted(key for key in self.quotas.items if key[0] == namespace)

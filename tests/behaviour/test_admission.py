@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ssl
+from collections import Counter
 
 import httpx
 import msgspec
@@ -199,19 +200,41 @@ async def test_a_mutator_that_dies_fails_no_request(bus, server, client):
             await dying
 
 
-async def test_a_certificate_is_rotated_under_load(bus, gateway, client, authority, files):
-    async with running(Mutator(bus, "m", lambda: CONTEXT)):
-        before = await peer(gateway, authority)
-        for number in range(20):
-            if number == 10:
-                issue(authority, files)
-                assert gateway._certificate.refresh()
-            answer = await client.post("/mutate-v1-pod", json=review(gpu_pod()))
-            assert answer.status_code == 200
-        assert await peer(gateway, authority) != before
-        files[1].write_text("broken")
-        assert not gateway._certificate.refresh()
-        assert (await client.post("/mutate-v1-pod", json=review(gpu_pod()))).status_code == 200
+async def test_a_certificate_is_rotated_under_load_and_no_request_fails(bus, gateway, client, authority, files):
+    """Some keep their connection and some open one for each request, while the certificate changes again and again."""
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    url, body = f"https://127.0.0.1:{gateway.port}/mutate-v1-pod", review(gpu_pod(**{"nvidia.com/gpu": "1"}))
+    codes, stop = Counter(), asyncio.Event()
+
+    async def keep():
+        while not stop.is_set():
+            codes[(await client.post("/mutate-v1-pod", json=body)).status_code] += 1
+
+    async def open_anew():
+        while not stop.is_set():
+            async with httpx.AsyncClient(verify=context, timeout=20) as fresh:
+                codes[(await fresh.post(url, json=body)).status_code] += 1
+
+    async with running(Mutator(bus, "m", lambda: CONTEXT)), asyncio.TaskGroup() as tasks:
+        seen = {await peer(gateway, authority)}
+        for work in (keep, open_anew):
+            for _ in range(4):
+                tasks.create_task(work())
+        for rotation in range(1, 6):
+            asked = codes.total()
+            await eventually(lambda asked=asked: codes.total() >= asked + 20)
+            issue(authority, files)
+            assert gateway._certificate.refresh()
+            seen.add(await peer(gateway, authority))
+            assert len(seen) == rotation + 1
+        for broken in (b"broken", b""):
+            files[1].write_bytes(broken)
+            assert not gateway._certificate.refresh()
+            asked = codes.total()
+            await eventually(lambda asked=asked: codes.total() >= asked + 20)
+        stop.set()
+    assert set(codes) == {200}
 
 
 async def peer(gateway, authority):

@@ -340,6 +340,37 @@ async def test_publishing_without_waiting_says_when_nothing_can_be_sent(server):
         direct.publish(client, "gpubus.test.direct", b"late")
 
 
+async def test_another_is_asked_while_the_first_is_slow_and_whoever_answers_first_counts(bus):
+    asked, go_on = [], asyncio.Event()
+
+    async def slow_at_first(ask: Ask) -> Ask:
+        asked.append(ask.number)
+        number = len(asked)
+        if number == 1:
+            await go_on.wait()
+        return Ask(number)
+
+    service = rpc.Service(bus, "slow", Ask, slow_at_first)
+    await service.start()
+    assert (await rpc.call(bus, "slow", Ask(7), Ask, timeout=10, again=0.05)).number == 2
+    assert asked == [7, 7]
+    go_on.set()  # its answer comes when nobody waits any more
+    assert (await rpc.call(bus, "slow", Ask(8), Ask, timeout=10, again=5)).number == 3
+    await service.stop()
+
+    async def never(_: Ask) -> Ask:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    service = rpc.Service(bus, "never", Ask, never)
+    await service.start()
+    with pytest.raises(CallError, match=r"no answer within 0\.2 s"):
+        await rpc.call(bus, "never", Ask(1), Ask, timeout=0.2, again=0.05)
+    for task in service._running:
+        task.cancel()
+    await service.stop()
+
+
 async def test_answers_in_parts_are_gathered_and_errors_come_through(bus):
     async def repeat(times: int) -> str:
         return "ab" * times

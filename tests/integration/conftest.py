@@ -11,7 +11,7 @@ import yaml
 
 from bus.connection import Bus
 from bus.kube.client import Client
-from deploy.cli.schema import render_crds
+from deploy.cli.schema import render_crds, render_priority_classes
 from deploy.local.processes import RoleProcess
 from deploy.local.server import LocalServer
 from tests.integration.cluster import SYSTEM, Cluster
@@ -60,6 +60,7 @@ async def _prepare(kubeconfig: Path) -> None:
         documents = [yaml.safe_load(text) for text in render_crds().values()]
         for name in ("roles.yaml", "accounts.yaml"):
             documents += yaml.safe_load_all((DEPLOY / "rbac" / name).read_text())
+        documents += yaml.safe_load_all(render_priority_classes())
         await asyncio.gather(*map(cluster.apply, documents))
         await cluster.established()
 

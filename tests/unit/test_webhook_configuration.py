@@ -40,6 +40,26 @@ def test_pods_with_native_limits_are_sent_where_they_may_be_migrated(tmp_path, c
     }
 
 
+def test_resources_that_providers_name_are_sent_in_place_of_the_known_ones(tmp_path, capsys):
+    trustme.CA().cert_pem.write_to_path(tmp_path / "ca.crt")
+    arguments = ["schema", "webhook", "--service", "sys/gateway", "--ca", str(tmp_path / "ca.crt"), "--no-hami"]
+    assert main([*arguments, "--auto-migration", "--native", "huawei.com/Ascend910"]) == 0
+    (hook,) = yaml.safe_load(capsys.readouterr().out)["webhooks"]
+    expression = hook["matchConditions"][0]["expression"]
+    assert "['huawei.com/Ascend910'].exists" in expression
+    assert "amd.com/gpu" not in expression
+
+
+def test_the_priority_classes_are_those_that_admission_gives(capsys):
+    assert main(["schema", "priorityclasses"]) == 0
+    classes = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert {one["metadata"]["name"]: one["value"] for one in classes} == {
+        "tensor-fusion-medium": 0,
+        "tensor-fusion-high": 10_000,
+        "tensor-fusion-critical": 100_000,
+    }
+
+
 def test_what_cannot_be_rendered_is_said_in_one_line(tmp_path, capsys):
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.crt")
@@ -57,6 +77,8 @@ def test_what_cannot_be_rendered_is_said_in_one_line(tmp_path, capsys):
         ([*ca, "--service", "x"], "write NAMESPACE/NAME"),
         ([*ca, "--url", "http://x"], "https:// only"),
         ([*ca, "--service", "a/b", "--timeout", "99"], "1 to 30"),
+        ([*ca, *service, "--native", "a/b"], "--native is for --auto-migration"),
+        ([*ca, *service, "--auto-migration", "--native", "a'b"], "write the name of a resource"),
         (["--ca", "/nowhere", "--service", "a/b"], "cannot be read"),
     ):
         assert main(["schema", "webhook", *arguments]) == 2

@@ -5,7 +5,14 @@ import msgspec
 from bus import codec
 from schemas.kube.defaults import Settings
 from schemas.kube.quotas import native_quota, tensorfusion_quota
-from schemas.kube.resources import CustomResource, GPUPool, GPUResourceQuota, ResourceQuota, WorkloadProfile
+from schemas.kube.resources import (
+    CustomResource,
+    GPUPool,
+    GPUResourceQuota,
+    ProviderConfig,
+    ResourceQuota,
+    WorkloadProfile,
+)
 from schemas.quota import Budget, Single
 
 POOL = b"""{"metadata": {"name": "a", "resourceVersion": "7", "annotations": {"tensor-fusion.ai/is-default-pool": "true"}},
@@ -71,3 +78,21 @@ def test_quotas_of_both_kinds() -> None:
     assert found is not None
     assert found.total == Budget(compute_milli=1500, vram_bytes=1000 << 20)
     assert native_quota(msgspec.json.decode(b'{"metadata": {"name": "q"}}', type=ResourceQuota)) is None
+
+
+def provider(vendor: str, *names: str) -> ProviderConfig:
+    spec = {"vendor": vendor, "images": {"middleware": "m"}, "inUseResourceNames": names}
+    return msgspec.convert({"metadata": {"name": vendor.lower()}, "spec": spec}, ProviderConfig)
+
+
+def test_native_resources_are_those_that_providers_name_and_known_ones_where_none_does() -> None:
+    settings = filled()
+    settings.providers.put(provider("NVIDIA"))
+    assert settings.defaults("ns", "", "").native_resources == (("nvidia.com/gpu", "NVIDIA"), ("amd.com/gpu", "AMD"))
+    settings.providers.put(provider("NVIDIA", "nvidia.com/gpu", "nvidia.com/gpu.shared"))
+    settings.providers.put(provider("Ascend", "huawei.com/Ascend910"))
+    assert dict(settings.defaults("ns", "", "").native_resources) == {
+        "nvidia.com/gpu": "NVIDIA",
+        "nvidia.com/gpu.shared": "NVIDIA",
+        "huawei.com/Ascend910": "Ascend",
+    }
