@@ -3,22 +3,17 @@
 import os
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from deploy.cli import agent_options as checked
 from deploy.cli.connect import NatsOption, run, servers
 from deploy.cli.errors import InputError
 from deploy.cli.run import app, check_replicas, run_process
 
-if TYPE_CHECKING:
-    from producers.agent.options import AgentOptions
-
 DEFAULT_METRICS_PORT = 9394
 """That of HAMi's monitor."""
-
-MOST_XID = 65_535
-MOST_MODELS_BYTES = 1 << 20
 
 
 @app.command("agent")
@@ -81,18 +76,18 @@ def agent(
         raise InputError(
             f"--mode is {mode!r}: use hami-core or mps; GPUs that are cut into MIG devices say so themselves"
         )
-    options = _options(
+    options = checked.options(
         node=node or os.environ.get("NODE_NAME") or socket.gethostname(),
         gpus=gpus,
         every_s=every,
         heartbeat_s=heartbeat,
         deadline_s=deadline,
-        ignored_xids=_xids(ignore_xids),
+        ignored_xids=checked.xids(ignore_xids),
         xid_settle_s=xid_settle,
         xid_quiet_s=xid_quiet,
         mode=mode,
         slots=slots,
-        tflops_milli=_models(models),
+        tflops_milli=checked.models(models),
         proc=str(host / "proc"),
         sysfs=str(host / "sys"),
         logs=str(host / "var" / "log" / "containers"),
@@ -109,83 +104,3 @@ def agent(
 
     name = unique_name("agent", f"agent-{options.node}")
     run(run_process(play, name, servers(nats), replicas, exit_with_stdin=exit_with_stdin))
-
-
-def _options(**given: object) -> "AgentOptions":
-    """Check everything at once, as the options' type says, and what their text describes."""
-    import msgspec
-
-    try:
-        from producers.agent.options import NVML, SIMULATED, AgentOptions
-        from producers.agent.simulated import DescriptionError, describe
-    except ImportError as error:
-        raise InputError(f"the agent needs {error.name}: install gpubus[agent]") from None
-    try:
-        options = msgspec.convert(given, AgentOptions, dec_hook=_path)
-    except msgspec.ValidationError as error:
-        reason, _, place = str(error).partition(" - at `$.")
-        field = place.rstrip("`")
-        raise InputError(
-            f"--{FLAGS.get(field, field)} is {given.get(field)!r}: {reason[0].lower()}{reason[1:]}"
-        ) from None
-    if options.gpus.startswith(SIMULATED):
-        try:
-            describe(options.gpus.removeprefix(SIMULATED))
-        except DescriptionError as error:
-            raise InputError(f"--gpus: {error}") from None
-    elif options.gpus != NVML:
-        raise InputError(f"--gpus is {options.gpus!r}: use {NVML} or {SIMULATED}8xA100-80G")
-    elif _missing("pynvml"):
-        raise InputError("--gpus nvml needs the package nvidia-ml-py: install gpubus[agent]")
-    return options
-
-
-FLAGS = {
-    "every_s": "every",
-    "heartbeat_s": "heartbeat",
-    "deadline_s": "deadline",
-    "xid_settle_s": "xid-settle",
-    "xid_quiet_s": "xid-quiet",
-    "metrics_port": "metrics",
-}
-"""Options whose field has another name."""
-
-
-def _path(kind: type, value: object) -> object:
-    return kind(str(value)) if issubclass(kind, Path) else value
-
-
-def _missing(module: str) -> bool:
-    from importlib.util import find_spec
-
-    return find_spec(module) is None
-
-
-def _xids(text: str) -> frozenset[int]:
-    numbers = [part.strip() for part in text.split(",") if part.strip()]
-    for number in numbers:
-        if not (number.isascii() and number.isdecimal() and int(number) <= MOST_XID):
-            raise InputError(f"--ignore-xids has {number!r}: use XID numbers with commas, such as 13,31")
-    return frozenset(map(int, numbers))
-
-
-def _models(file: Path | None) -> dict[str, int]:
-    if file is None:
-        return {}
-    import msgspec
-
-    from schemas.quantity import QuantityError, parse_milli
-
-    try:
-        if file.stat().st_size > MOST_MODELS_BYTES:
-            raise InputError(
-                f"--models {file} has more than {MOST_MODELS_BYTES} bytes: state one number for each model"
-            )
-        models = msgspec.json.decode(file.read_bytes(), type=dict[str, str])
-        return {model: parse_milli(text, field=f"TFLOPS of {model!r}") for model, text in models.items()}
-    except OSError as error:
-        raise InputError(f"--models {file} cannot be read: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"--models {file} is no JSON object of model names and TFLOPS in quotes: {error}") from None
-    except QuantityError as error:
-        raise InputError(f"--models {file}: {error}") from None

@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from producers.agent.source import Fault, Hardware, Reading, Symptom
-from schemas.cluster import GpuDevice, GpuInventory
+from schemas.cluster import GpuDevice, GpuInventory, VgpuMode
 from schemas.hardware import GpuLink, GpuProblem, Trouble
 
 IGNORED_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
@@ -122,10 +122,11 @@ class Health:
             self._last_xid[uuid] = at
             self._add(uuid, Trouble(problem="Xid", detail=words, since=at, xid=fault.xid))
 
-    def fail(self, problem: GpuProblem, detail: str, at: datetime) -> None:
-        """The driver as a whole does not answer, or with an error: no GPU takes new pods."""
-        for uuid in self._devices:
-            self._add(uuid, Trouble(problem=problem, detail=detail, since=at))
+    def fail(self, problem: GpuProblem, detail: str, at: datetime, *, mode: VgpuMode | None = None) -> None:
+        """Something is wrong with the node as a whole: none of its GPUs, or none operated in ``mode``, takes new pods."""
+        for uuid, device in self._devices.items():
+            if mode is None or device.mode == mode:
+                self._add(uuid, Trouble(problem=problem, detail=detail, since=at))
 
     def heal(self, problem: GpuProblem) -> None:
         """What was wrong with the node as a whole is over."""

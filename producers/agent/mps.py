@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -24,12 +24,16 @@ class MpsControl:
     Args:
         program: The program.
         directory: Where its pipes and logs are; containers get ``pipe`` as ``CUDA_MPS_PIPE_DIRECTORY``.
-        gpus: Returns the UUIDs of the GPUs it is for.
+        gpus: Waits until the driver answers, and returns the UUIDs of the GPUs it is for.
         changed: Called with whether it runs, whenever that changes.
     """
 
     def __init__(
-        self, program: str, directory: Path, gpus: Callable[[], Sequence[str]], changed: Callable[[bool], None]
+        self,
+        program: str,
+        directory: Path,
+        gpus: Callable[[], Awaitable[Sequence[str]]],
+        changed: Callable[[bool], None],
     ) -> None:
         self._program = program
         self._pipe = directory / "pipe"
@@ -40,13 +44,21 @@ class MpsControl:
         """How often it has been started."""
 
     async def run(self) -> None:
-        """Keep it running until cancelled, then end it."""
+        """Keep it running until cancelled, then end it.
+
+        It sees the GPUs that are there when it starts, and none without a driver: so each start waits for that. Where all GPUs
+        are cut there is nothing to start.
+        """
         pause = FIRST_PAUSE_S
         loop = asyncio.get_running_loop()
         while True:
+            gpus = await self._gpus()
+            if not gpus:
+                await asyncio.sleep(LONGEST_PAUSE_S)
+                continue
             started = loop.time()
             try:
-                process = await self._start()
+                process = await self._start(gpus)
             except OSError as error:
                 log.error("%s cannot be started: %s", self._program, error.strerror or error)  # noqa: TRY400  no bug of ours
             else:
@@ -60,7 +72,7 @@ class MpsControl:
             pause = FIRST_PAUSE_S if loop.time() - started > STEADY_S else min(2 * pause, LONGEST_PAUSE_S)
             await asyncio.sleep(pause)
 
-    async def _start(self) -> asyncio.subprocess.Process:
+    async def _start(self, gpus: Sequence[str]) -> asyncio.subprocess.Process:
         for directory in (self._pipe, self._log):
             directory.mkdir(parents=True, exist_ok=True)
         self._pipe.chmod(0o777)  # clients of any user connect through it
@@ -71,7 +83,7 @@ class MpsControl:
             stdin=asyncio.subprocess.DEVNULL,
             env={
                 **os.environ,
-                "CUDA_VISIBLE_DEVICES": ",".join(self._gpus()),
+                "CUDA_VISIBLE_DEVICES": ",".join(gpus),
                 "CUDA_MPS_PIPE_DIRECTORY": str(self._pipe),
                 "CUDA_MPS_LOG_DIRECTORY": str(self._log),
             },

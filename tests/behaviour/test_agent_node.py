@@ -95,7 +95,7 @@ async def test_the_node_follows_its_ledger_and_its_kubelet(
     handed: list[bytes] = [b""]
     with kubelet(socket, lambda _: handed[0]):
         async with running(agent):
-            await eventually(lambda: bool(said[GpuInventory]) and agent._kubelet.up)
+            await eventually(lambda: bool(said[GpuInventory]) and agent._observer.kubelet.up)
             first, second = (gpu.uuid for gpu in said[GpuInventory][-1].gpus)
             assert said[GpuInventory][-1].valid_s == 1
             await eventually(lambda: [gpu.used_by for gpu in said[GpuInventory][-1].gpus] == ["", ""])

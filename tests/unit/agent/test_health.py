@@ -123,3 +123,14 @@ def test_a_gpu_that_was_replaced_is_forgotten_at_the_next_start_once_no_pod_hold
     again.look(Hardware((seen(0),)), at(2))
     again.forget_replaced(set())  # lost while we look: not replaced
     assert again.healthy() == {"GPU-0": True, "GPU-2": False}
+
+
+def test_a_missing_mps_server_is_the_trouble_of_gpus_that_are_shared_by_it() -> None:
+    health = Health()
+    cut = seen(0)._replace(device=msgspec.structs.replace(seen(0).device, mode="mig"))
+    shared = seen(1)._replace(device=msgspec.structs.replace(seen(1).device, mode="mps"))
+    health.look(Hardware((cut, shared)), at(0))
+    health.fail("MpsDown", "x", at(0), mode="mps")
+    assert health.healthy() == {"GPU-0": True, "GPU-1": False}
+    health.heal("MpsDown")
+    assert health.healthy() == {"GPU-0": True, "GPU-1": True}

@@ -67,9 +67,18 @@ async def test_an_mps_daemon_is_kept_running_and_ended(tmp_path: Path, monkeypat
     monkeypatch.setattr("producers.agent.mps.FIRST_PAUSE_S", 0.01)
     program, log = tmp_path / "mps", tmp_path / "log"
     said: list[bool] = []
-    control = MpsControl(str(program), tmp_path / "dir", lambda: ["GPU-1", "GPU-2"], said.append)
+    driver = asyncio.Event()
+
+    async def gpus() -> list[str]:
+        await driver.wait()
+        return ["GPU-1", "GPU-2"]
+
+    control = MpsControl(str(program), tmp_path / "dir", gpus, said.append)
     task = asyncio.create_task(control.run())
-    await asyncio.sleep(0)  # it is not there yet
+    await asyncio.sleep(0.05)
+    assert control.starts == 0  # not before the driver answers
+    driver.set()
+    await eventually(lambda: control.starts >= 1)  # in vain: the program is not there yet
     program.write_text(DAEMON.format(log=log))
     program.chmod(0o755)
     await eventually(lambda: said == [True] and log.exists() and log.read_text())
