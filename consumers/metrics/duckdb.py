@@ -5,6 +5,7 @@ over those with the same time and tags. DuckDB blocks, so it works in threads of
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
@@ -46,7 +47,8 @@ class DuckDBStore:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="duckdb-write")
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="duckdb-read")
         self._connection: duckdb.DuckDBPyConnection | None = None
-        self._closed = False
+        self._closed = self._spoilt = False
+        self._mending = asyncio.Lock()
         self._ttl_s = seconds(DEFAULT_TTL, days=True)
         self._staged: dict[str, tuple[str, ...]] = {}
 
@@ -74,6 +76,14 @@ class DuckDBStore:
             self._stage(connection, table)
         connection.execute("SET lock_configuration = true").fetchall()
         self._connection = connection
+
+    def _open_again(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(duckdb.Error):
+                self._connection.close()
+            self._connection = None
+        self._open()
+        self._spoilt = False
 
     async def write(self, rows: Mapping[Table, Sequence[Row]]) -> None:
         """Store rows; see :meth:`consumers.metrics.store.MetricsStore.write`."""
@@ -115,7 +125,10 @@ class DuckDBStore:
             connection.execute(f"INSERT INTO {table.name} BY NAME {source}").fetchall()
             connection.execute("COMMIT").fetchall()
         except duckdb.Error:
-            connection.execute("ROLLBACK").fetchall()
+            with contextlib.suppress(
+                duckdb.Error
+            ):  # a commit that failed has rolled back: why it failed is what matters
+                connection.execute("ROLLBACK").fetchall()
             raise
 
     async def query(self, sql: str, *, timeout: float) -> Result:
@@ -177,7 +190,14 @@ class DuckDBStore:
         if self._closed:
             raise StoreError("the metrics store is closed")
         try:
+            async with self._mending:
+                if self._spoilt:
+                    await asyncio.get_running_loop().run_in_executor(self._writer, self._open_again)
             return await asyncio.get_running_loop().run_in_executor(pool, work, *arguments)
+        except (duckdb.FatalException, duckdb.InternalException) as error:
+            # As when a checkpoint finds the disk full. DuckDB then refuses everything until the file is opened anew.
+            self._spoilt = True
+            raise StoreUnavailableError(_line(error)) from None
         except (duckdb.IOException, duckdb.OutOfMemoryException, duckdb.TransactionException) as error:
             raise StoreUnavailableError(_line(error)) from None
         except duckdb.Error as error:

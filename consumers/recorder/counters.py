@@ -58,9 +58,7 @@ class Counters:
         seq, before = await self._read()
         if before is not None and before.slot >= slot:
             return None
-        if before is None:  # counting begins now: history may be long
-            last = (await stream_info(self._bus, DECISION)).state.last_seq
-            before = RecorderCounters(decisions=last)
+        before = before or await self._beginning()
         pools: dict[str, PoolCounters] = dict(before.pools)
         lines: list[Row] = []
 
@@ -88,14 +86,18 @@ class Counters:
         Raises:
             BusError: The bus did not answer.
         """
-        seq, before = await self._read()
-        if before is None:
-            return
+        seq, known = await self._read()
+        before = known or await self._beginning()
         lost, through = await self._lost(before)
         self.lost_usage = lost
         if lost != before.lost_usage:
             log.warning("%d usage messages were dropped before they could be recorded", lost - before.lost_usage)
+        if lost != before.lost_usage or known is None:
             await self.commit(seq, msgspec.structs.replace(before, lost_usage=lost, lost_through=through))
+
+    async def _beginning(self) -> RecorderCounters:
+        """Counting begins now: history may be long."""
+        return RecorderCounters(decisions=(await stream_info(self._bus, DECISION)).state.last_seq)
 
     async def commit(self, seq: int, after: RecorderCounters) -> None:
         """Replace the counters at ``seq``, unless somebody else did.

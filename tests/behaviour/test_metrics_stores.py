@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import duckdb
 import httpx
 import pytest
 import trustme
@@ -171,6 +172,26 @@ async def test_duckdb_lets_no_query_write_read_files_or_change_settings(tmp_path
         with pytest.raises(StoreError):
             await store.query(forbidden, timeout=5)
     assert await ask(store, "SELECT count(*) AS n FROM tf_gpu_usage") == [{"n": 1}]
+    await store.close()
+
+
+async def test_duckdb_opens_its_file_anew_after_an_error_that_spoils_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await open_store(f"duckdb:{tmp_path}/m.duckdb").open()
+    await store.write({GPU_USAGE: [gpu("a", rx=1.0)]})
+    with monkeypatch.context() as broken:
+
+        def full(*_: object) -> None:
+            raise duckdb.FatalException("a checkpoint found the disk full")
+
+        broken.setattr(DuckDBStore, "_replace", full)
+        with pytest.raises(StoreUnavailableError, match="disk full"):
+            await store.write({GPU_USAGE: [gpu("b", rx=1.0)]})
+    connection = store._connection
+    await asyncio.gather(store.write({GPU_USAGE: [gpu("b", rx=1.0)]}), ask(store, "SELECT 1"), ask(store, "SELECT 2"))
+    assert store._connection is not connection
+    assert await ask(store, "SELECT uuid FROM tf_gpu_usage ORDER BY uuid") == [{"uuid": "a"}, {"uuid": "b"}]
     await store.close()
 
 

@@ -1,9 +1,11 @@
-"""Runs the agent on the GPUs of this machine and compares what it says with what ``nvidia-smi`` and a known load say."""
+"""Runs the agent on the GPUs of this machine and compares what it says with what ``nvidia-smi`` and a known load say.
+
+With ``--stand-in`` on GPUs that do not exist, which checks the checks.
+"""
 
 import asyncio
 import contextlib
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -19,15 +21,14 @@ from deploy.local.server import LocalServer
 from schemas.cluster import GpuInventory
 from schemas.usage import GpuSample, NodeUsage, ProcessUsage
 from tests.benchmarks.bench_agent import processor_s, resident_mib
-from tests.conftest import eventually
 from tests.device.load import HELD
+from tests.device.machines import MIB, Machine, Real, StandIn
 
 NODE = "device"
 POD = "2c48913c-b29f-41e7-9350-020968147796"
 CONTAINER = "9bca8d63d5fa610783847915bcff0ecac1273e5b4bed3f6fa1b07350e0135961"
 CGROUPS = Path("/sys/fs/cgroup")
 GROUP = Path("kubepods", f"pod{POD}", CONTAINER)
-MIB = 2**20
 failures: list[str] = []
 
 
@@ -35,13 +36,6 @@ def check(what: str, found: object, *, holds: bool) -> None:
     print(f"{'ok  ' if holds else 'FAIL'} {what}: {found}", flush=True)
     if not holds:
         failures.append(what)
-
-
-def smi(fields: str) -> list[list[str]]:
-    """Return what nvidia-smi tells of every GPU."""
-    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return [[value.strip() for value in line.split(",")] for line in told.splitlines() if line.strip()]
 
 
 def cgroup() -> Path | None:
@@ -73,20 +67,20 @@ def put_into_pod(pid: int, group: Path | None, host: Path) -> str:
     return "a written cgroup file, because no cgroup can be made here"
 
 
-def check_inventory(inventory: GpuInventory) -> None:
-    expected = smi("uuid,name,memory.total,driver_version,pci.bus_id")
+def check_inventory(inventory: GpuInventory, machine: Machine) -> None:
+    expected = machine.told()
     check("every GPU is listed", len(inventory.gpus), holds=len(inventory.gpus) == len(expected))
     for gpu, (uuid, name, mib, driver, pci) in zip(inventory.gpus, expected, strict=False):
         check("identity", (gpu.uuid, gpu.model), holds=(gpu.uuid, gpu.model) == (uuid, name))
         check("driver", inventory.driver, holds=inventory.driver == driver)
-        check("PCI address", gpu.pci, holds=gpu.pci == pci.upper())
-        check("VRAM", gpu.vram_bytes, holds=abs(gpu.vram_bytes / MIB - int(mib)) < 2)
+        check("PCI address", gpu.pci, holds=gpu.pci == pci)
+        check("VRAM", gpu.vram_bytes, holds=abs(gpu.vram_bytes / MIB - mib) < 2)
         check("compute known", gpu.tflops_milli, holds=not gpu.estimated and gpu.tflops_milli > 0)
         check("healthy", [trouble.detail for trouble in gpu.troubles], holds=gpu.healthy)
     print("inventory:", codec.encode(inventory).decode())
 
 
-async def watch(url: str, host: Path) -> None:
+async def watch(url: str, host: Path, machine: Machine) -> None:
     inventories: list[GpuInventory] = []
     usages: list[NodeUsage] = []
 
@@ -104,12 +98,12 @@ async def watch(url: str, host: Path) -> None:
         agent = RoleProcess("agent", [url], "--node", NODE, "--kubelet", "", "--metrics", "-1", *place)
         await agent.start()
         try:
-            await eventually(lambda: bool(inventories and usages), 20.0)
-            check_inventory(inventories[-1])
-            await check_load(usages, group, host)
+            await settled(lambda: bool(inventories and usages), 20.0)
+            check_inventory(inventories[-1], machine)
+            await check_load(usages, group, host, machine)
             before = processor_s(agent.pid)
-            await asyncio.sleep(20.0)
-            share = 100 * (processor_s(agent.pid) - before) / 20.0
+            await asyncio.sleep(machine.measured_s)
+            share = 100 * (processor_s(agent.pid) - before) / machine.measured_s
             resident = resident_mib(agent.pid)
             check("processor, percent of a core", round(share, 2), holds=share <= 2.0)
             check("resident MiB", round(resident, 1), holds=resident <= 60.0)
@@ -121,17 +115,13 @@ async def watch(url: str, host: Path) -> None:
                 await follower.stop()
 
 
-async def check_load(usages: list[NodeUsage], group: Path | None, host: Path) -> None:
+async def check_load(usages: list[NodeUsage], group: Path | None, host: Path, machine: Machine) -> None:
     idle = usages[-1].gpus[0]
     check(
         "temperature and power", (idle.temperature_c, idle.power_mw), holds=idle.temperature_c > 0 and idle.power_mw > 0
     )
-    command = [sys.executable, "-m", "tests.device.load"]
-    load = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    try:
-        assert load.stdout is not None
-        check("the load runs", load.pid, holds=await load.stdout.readline() == b"loaded\n")
-        how = put_into_pod(load.pid, group, host)
+    async with machine.load() as pid:
+        how = put_into_pod(pid, group, host)
         await settled(lambda: newest(usages).sm_percent >= 20 and newest(usages).vram_used_bytes >= HELD)
         busy = newest(usages)
         check("utilisation under load", busy.sm_percent, holds=busy.sm_percent >= 20)
@@ -142,10 +132,6 @@ async def check_load(usages: list[NodeUsage], group: Path | None, host: Path) ->
         check(f"process in its pod, by {how}", ours, holds=bool(ours) and ours[0].vram_bytes >= HELD)
         check("its container", [p.container_id for p in ours], holds=[p.container_id for p in ours] == [CONTAINER])
         print("sample:", codec.encode(newest(usages)).decode())
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            load.kill()
-        await load.wait()
 
 
 def newest(usages: list[NodeUsage]) -> GpuSample:
@@ -154,18 +140,22 @@ def newest(usages: list[NodeUsage]) -> GpuSample:
 
 async def settled(condition: Callable[[], bool], seconds: float = 15.0) -> None:
     """Wait for a condition; what is checked afterwards says whether it came."""
-    try:
-        await eventually(condition, seconds)
-    except TimeoutError:
-        print("     waited in vain", flush=True)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while not condition():  # noqa: ASYNC110  followers call us back
+                await asyncio.sleep(0.01)
+        return
+    print("     waited in vain", flush=True)
 
 
-async def main() -> int:
-    with tempfile.TemporaryDirectory(prefix="gpubus-device-") as directory:
-        server = LocalServer(Path(directory) / "store")
+async def main(arguments: list[str]) -> int:
+    with tempfile.TemporaryDirectory(prefix="gpubus-device-") as name:
+        directory = Path(name)
+        machine: Machine = StandIn(directory) if arguments == ["--stand-in"] else Real()
+        server = LocalServer(directory / "store")
         await server.start()
         try:
-            await watch(server.url, Path(directory) / "host")
+            await watch(server.url, directory / "host", machine)
         finally:
             await server.stop()
     print(f"{len(failures)} checks failed: {', '.join(failures)}" if failures else "all checks hold")
@@ -173,4 +163,4 @@ async def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    sys.exit(asyncio.run(main(sys.argv[1:])))
