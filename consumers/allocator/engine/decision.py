@@ -65,10 +65,12 @@ def decide(snapshot: Snapshot, request: GpuRequest, policy: Policy, chosen: str 
         dominant = next(report.reason for report in reversed(filters) if report.nodes)
         message = f"0 of {table.live} nodes fit: {refused}"
         return _unschedulable(request, policy, dominant, message, filters)
-    candidates = fit.candidates(best if row in best else [*best, row])
+    if chosen and row not in best:
+        best = [*best, row]
+    candidates = fit.candidates(best)
     host = table.hosts[row]
     assert host is not None  # noqa: S101
-    winner = candidates[best.index(row) if row in best else -1]
+    winner = candidates[best.index(row)]
     gpus, containers = fit.grants(row, host)
     choice = "kube-scheduler's choice" if chosen else f"the best{_where(policy)}"
     return Decision(

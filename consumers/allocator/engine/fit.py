@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consumers.allocator.engine.crew import Crew
-from consumers.allocator.engine.host import Host
+from consumers.allocator.engine.host import Host, Judged
 from consumers.allocator.engine.need import SHORT, Need, sifted
 from consumers.allocator.engine.ranking import REFUSED, Keys, Order
 from consumers.allocator.engine.rules import (
@@ -21,6 +21,7 @@ from consumers.allocator.engine.rules import (
     COUNT_MASK,
     COUNTS_MASK,
     FITS,
+    REFUSAL,
     STAGE_CODES,
     STAGE_SHIFT,
     STAGES,
@@ -35,18 +36,30 @@ Ints = NDArray[np.int64]
 Rows = NDArray[np.intp]
 
 EXAMPLES: Final = 3
-FEW_ROWS: Final = 20
+FEW_ROWS: Final = 30
 """Up to here a plain loop over the rows beats the fixed cost of array operations (measured)."""
 
-_REFUSAL: Final = 1 << STAGE_SHIFT
-"""The least verdict that refuses."""
+KIN_PER_NODE: Final = 48
+"""Verdicts that a node remembers at most, so that many kinds of request cost many nodes little memory."""
+
 _TOGETHER: Final = (WORKERS + 1) << STAGE_SHIFT
 """The least verdict of a filter before those of whole nodes that come last."""
 _ROW: Final = 1 << STAGE_SHIFT
+_NO_NAMES: Final[tuple[str, ...]] = ()
 _NOWHERE: Final = -1
 
 PREFERRED: Final = "preferred"
 """The part of a candidate's score that says how much the pod itself prefers the node. It decides before the policy."""
+
+
+class Kin:
+    """What requests have in common that differ in CPU and memory alone: the same GPUs fit them, so one looks for all.
+
+    Clusters see few kinds of GPU request, and many sizes of what comes with it. So a node remembers what came of its GPUs by
+    kin, until they change. Only its identity matters.
+    """
+
+    __slots__ = ("__weakref__",)
 
 
 class Fit:
@@ -59,12 +72,13 @@ class Fit:
     """
 
     __slots__ = (
-        "_counts", "_cursor", "_epoch", "_examples", "_horizon", "_keys", "_sifted", "_sifted_in_all", "_table", "_verdicts",
-        "need", "order", "screen",
+        "_counts", "_cursor", "_epoch", "_examples", "_horizon", "_keys", "_kin", "_said", "_sifted", "_sifted_in_all", "_table",
+        "_verdicts", "need", "order", "screen",
     )  # fmt: skip
 
-    def __init__(self, need: Need, table: Table, screen: Screen, order: Order) -> None:
+    def __init__(self, need: Need, table: Table, screen: Screen, order: Order, kin: Kin) -> None:
         self.need = need
+        self._kin = kin
         self.screen = screen
         self.order = order
         self._table = table
@@ -80,6 +94,7 @@ class Fit:
         # First refused nodes per stage, None when not known; and the last row that could change them.
         self._examples: list[tuple[str, ...] | None] = [None] * STAGES
         self._horizon = [_NOWHERE] * STAGES
+        self._said: dict[int, FilterReport] = {}
 
     @property
     def fitting_nodes(self) -> int:
@@ -120,7 +135,7 @@ class Fit:
             count: How many.
             among: The only rows that count; by default all.
         """
-        keys, fitting, preference = self._keys, self.fitting_nodes, self.screen.preference
+        keys, fitting, preference = self._keys, self._counts[FITS] >> STAGE_SHIFT, self.screen.preference
         if among is not None:
             keys = np.full(len(self._keys), REFUSED, dtype=self.order.dtype)
             keys[among] = self._keys[among]
@@ -150,7 +165,7 @@ class Fit:
 
     def reports(self) -> tuple[FilterReport, ...]:
         """Return what each filter removed, in filter order, without those that removed nothing."""
-        need, totals, counts, examples = self.need, self.screen.totals, self._counts, self._examples
+        need, totals, counts, said = self.need, self.screen.totals, self._counts, self._said
         everywhere = sum(counts)
         computable, fitting = (everywhere >> COMPUTE_SHIFT) & COUNT_MASK, everywhere & COUNT_MASK
         joinable = self.screen.eligible
@@ -172,13 +187,15 @@ class Fit:
                 gpus = joinable - computable
             elif stage == amounts[1]:
                 gpus = computable - fitting
-            if nodes:
-                names = examples[stage]
-                if names is None:
-                    names = self._find_examples(stage, nodes)
-                found.append(FilterReport(reason=STAGE_CODES[stage], nodes=nodes, gpus=gpus, examples=names))
-            elif gpus:
-                found.append(FilterReport(reason=STAGE_CODES[stage], gpus=gpus))
+            if not (nodes or gpus):
+                continue
+            names = self._examples[stage] if nodes else _NO_NAMES
+            if names is None:
+                names = self._find_examples(stage, nodes)
+            report = said.get(stage)  # most filters remove what they removed from the last pod of this shape
+            if report is None or report.nodes != nodes or report.gpus != gpus or report.examples is not names:
+                report = said[stage] = FilterReport(reason=STAGE_CODES[stage], nodes=nodes, gpus=gpus, examples=names)
+            found.append(report)
         return tuple(found)
 
     def grants(self, row: int, host: Host) -> tuple[tuple[GpuGrant, ...], tuple[ContainerGrant, ...]]:
@@ -186,17 +203,18 @@ class Fit:
         need = self.need
         if not need.count:
             return (), ()
+        if need.together is None:
+            fitting = self._judged(row, host)[1]
+            return tuple([need.grant(host, slot) for slot in self.order.choose(row, host, fitting, need.count)]), ()
         slots = self.screen.slots(row)
         if host.marked & need.marks:
             slots = need.sift(host, slots)[0]
         _, fitting = need.fitting(host, slots)
         if need.crew is not None:
             return need.crew.give(host, self.order.prefer(row, host, fitting, need.count))
-        if not isinstance(need.together, Together):
-            chosen = self.order.choose(row, host, fitting, need.count)
-        else:
-            _, left = need.together.narrow(host, fitting)
-            chosen = need.together.choose(host, self.order.prefer(row, host, left, need.count))
+        assert isinstance(need.together, Together)  # noqa: S101
+        _, left = need.together.narrow(host, fitting)
+        chosen = need.together.choose(host, self.order.prefer(row, host, left, need.count))
         return tuple(need.grant(host, slot) for slot in chosen), ()
 
     def _find_examples(self, stage: int, nodes: int) -> tuple[str, ...]:
@@ -282,7 +300,7 @@ class Fit:
 
     def _set_keys(self, rows: Rows, verdicts: Ints, fitting: NDArray[np.bool_]) -> None:
         self._keys[rows] = REFUSED
-        places = (verdicts < _REFUSAL).nonzero()[0]
+        places = (verdicts < REFUSAL).nonzero()[0]
         if len(places):
             rows = rows.take(places)
             self._keys[rows] = self.order.keys(rows, fitting.take(places, axis=0))
@@ -297,7 +315,7 @@ class Fit:
         packed[len(rows) :] *= -1
         self._count(both, packed)
         # Only rows up to the farthest example can change an example, and that is mostly none of them.
-        near = (((new ^ old) >= _REFUSAL) & (rows <= max(self._horizon))).nonzero()[0]
+        near = (((new ^ old) >= REFUSAL) & (rows <= max(self._horizon))).nonzero()[0]
         if len(near):
             stages = ((old.take(near) >> STAGE_SHIFT).tolist(), (new.take(near) >> STAGE_SHIFT).tolist())
             for row, left, entered in zip(rows.take(near).tolist(), *stages, strict=True):
@@ -310,21 +328,26 @@ class Fit:
 
     def _update_few(self, rows: set[int]) -> None:
         verdicts, keys, stages, counts = self._verdicts, self._keys, self.screen.stages, self._counts
-        need, marks = self.need, self.need.marks
+        hosts, kin, need, key_of = self._table.hosts, self._kin, self.need, self.order.key
+        workers, cpu, memory = need.workers, need.cpu, need.memory
         for row in rows:
             new, old = stages.item(row), verdicts.item(row)
             key, fallen = REFUSED, 0
             if not new:
-                host = self._table.hosts[row]
+                host = hosts[row]
                 assert host is not None  # noqa: S101
-                slots, refusal = self.screen.slots(row), 0
-                if host.marked & marks:
-                    slots, fallen, refusal = need.sift(host, slots)
-                new, fitting = need.judge(host, slots)
-                if refusal:
-                    new = refusal << STAGE_SHIFT
-                if new < _REFUSAL:
-                    key = self.order.key(row, host, fitting)
+                new, fitting, fallen = host.judged.get(kin) or self._judged(row, host)
+                if new < REFUSAL:
+                    # `Need.shortage`, its usual answer written out.
+                    if (
+                        host.cpu_free >= cpu
+                        and host.memory_free >= memory
+                        and host.pods_free > 0
+                        and host.workers_free >= workers
+                    ):
+                        key = key_of(row, host, fitting)
+                    else:
+                        new |= need.shortage(host) << STAGE_SHIFT
             keys[row] = key
             if self._sifted is not None:
                 self._sifted_in_all += fallen - self._sifted.item(row)
@@ -337,6 +360,22 @@ class Fit:
             counts[entered] += _ROW + (new & COUNTS_MASK)
             if left != entered:
                 self._forget_examples(row, left, entered)
+
+    def _judged(self, row: int, host: Host) -> Judged:
+        """Return what the filters of GPUs make of a row that no earlier filter refuses: what kin found, or what is found now."""
+        found = host.judged.get(self._kin)
+        if found is not None:
+            return found
+        need, slots, fallen, refusal = self.need, self.screen.slots(row), 0, 0
+        if host.marked & need.marks:
+            slots, fallen, refusal = need.sift(host, slots)
+        verdict, fitting = need.judge_gpus(host, slots)
+        if refusal:
+            verdict = refusal << STAGE_SHIFT
+        if len(host.judged) >= KIN_PER_NODE:
+            host.judged.clear()
+        host.judged[self._kin] = found = (verdict, fitting, fallen)
+        return found
 
     def _forget_examples(self, row: int, left: int, entered: int) -> None:
         for stage in (left, entered):

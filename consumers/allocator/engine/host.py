@@ -17,6 +17,10 @@ _ANY_SHARE: Final = 1 << 20
 """Stands for "every share fits": larger than any share a request can state."""
 
 
+Judged = tuple[int, list[int], int]
+"""A verdict by the filters of GPUs alone, the slots that fit, and the GPUs that fell for who is on them, packed."""
+
+
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     """GPU capacity of a node or of several. Schedulable is physical with the pool's oversubscription applied.
 
@@ -77,10 +81,12 @@ class Host:
         tflops_bp: Used share of schedulable compute, in hundredths of a percent: all of a GPU that one pod holds alone.
         vram_bp: As ``tflops_bp``, for VRAM.
         tenants: How many pods are on each GPU.
+        judged: What requests of one kin (see :class:`~consumers.allocator.engine.fit.Kin`) made of the GPUs as they are now.
     """
 
     __slots__ = (
-        "_layout", "_tally", "allocations", "cpu_bp", "cpu_free", "cuts", "devices", "frozen", "kinds", "links",
+        "_layout", "_tally", "allocations", "cpu_bp", "cpu_free", "cuts", "devices", "frozen", "judged", "kinds",
+        "links",
         "marked", "marks", "memory_bp", "memory_free", "name", "node", "partitions", "pods_free", "row", "silent",
         "slots", "tenants", "tflops_bp", "tflops_cap", "tflops_free", "tflops_share", "usable", "vram_bp", "vram_cap",
         "vram_free", "vram_share", "workers_free",
@@ -96,6 +102,7 @@ class Host:
         self.frozen = self.silent = False
         self.allocations: dict[str, Allocation] = {}
         self.row = -1
+        self.judged: dict[object, Judged] = {}
         self.rebuild(Pool(name=""), lambda _device, _node: (0, True))
 
     @property
@@ -147,6 +154,7 @@ class Host:
             expansion = node.memory_bytes * over.host_memory // 100 + node.disk_bytes * over.host_disk // 100
             extra = expansion // len(devices)
         self._layout = None
+        self.judged.clear()
         kinds = [kind_of(device, node) for device in devices]
         self.kinds, self.usable = [kind for kind, _ in kinds], [usable for _, usable in kinds]
         self.tenants = [0] * len(devices)
@@ -220,6 +228,7 @@ class Host:
         # A share m of physical p asks for floor(p*m/1000), which is within f exactly when m <= (1000*(f+1) - 1) // p.
         # So one number per GPU answers every share, without a product per request.
         assert self.devices is not None  # noqa: S101
+        self.judged.clear()
         device = self.devices[slot]
         found = marks(self._tally[slot], device.slots)
         if found != self.marks[slot]:

@@ -24,6 +24,7 @@ from consumers.allocator.engine.rules import (
     NOT_IDLE,
     PARTITION,
     PODS,
+    REFUSAL,
     SAME_NODE,
     SLOTS,
     STAGE_SHIFT,
@@ -56,12 +57,17 @@ def sifted(packed: int, stage: int) -> int:
     return (packed >> _SIFT_SHIFTS[stage]) & _SIFT_MASK
 
 
-shape_key: Final[Callable[[GpuRequest], ShapeKey]] = attrgetter(
+_ABOUT_GPUS: Final = (
     *SCREENED,
-    *("tflops_milli", "compute_milli", "vram_bytes", "vram_milli", "cpu_milli", "memory_bytes", "dedicated", "dialect"),
+    *("tflops_milli", "compute_milli", "vram_bytes", "vram_milli", "dedicated", "dialect"),
     *("node_policy", "gpu_policies", "scoring_weights", "numa_bind", "topology", "containers", "partition_template"),
 )
+
+shape_key: Final[Callable[[GpuRequest], ShapeKey]] = attrgetter("cpu_milli", "memory_bytes", *_ABOUT_GPUS)
 """Return what two requests must share to fit the same nodes: all but pool, quality of service and priority."""
+
+kin_key: Final[Callable[[GpuRequest], ShapeKey]] = attrgetter(*_ABOUT_GPUS)
+"""Return what two requests must share to fit the same GPUs of any node: their shape but for CPU and memory."""
 
 
 class Need:
@@ -174,23 +180,33 @@ class Need:
             host: The node.
             slots: The GPUs standing.
         """
-        compute, fitting = self.fitting(host, slots) if self.count else (0, [])
+        verdict, fitting = self.judge_gpus(host, slots)
+        if verdict < REFUSAL:
+            verdict |= self.shortage(host) << STAGE_SHIFT
+        return verdict, fitting
+
+    def judge_gpus(self, host: Host, slots: list[int]) -> tuple[int, list[int]]:
+        """Return :meth:`judge` by the filters of GPUs alone."""
+        count = self.count
+        if not count:
+            return FITS, []
+        compute, fitting = self.fitting(host, slots)
         fits, stage = len(fitting), FITS
-        if fits >= self.count and self.together is not None:
+        if fits < count:
+            stage = COMPUTE if not compute else SAME_NODE if fits else self.amounts[1]
+        elif self.together is not None:
             stage, fitting = self.together.narrow(host, fitting)
-        if fits < self.count:
-            stage = COMPUTE if not compute else SAME_NODE if fitting else self.amounts[1]
-        elif stage:
-            pass
-        elif host.workers_free < self.workers:
-            stage = WORKERS
-        elif host.pods_free < 1:
-            stage = PODS
-        elif host.cpu_free < self.cpu:
-            stage = CPU
-        elif host.memory_free < self.memory:
-            stage = MEMORY
         return (stage << STAGE_SHIFT) | (compute << COMPUTE_SHIFT) | fits, fitting
+
+    def shortage(self, host: Host) -> int:
+        """Return the first filter that refuses a node for what it has left beside its GPUs, or ``FITS``."""
+        if host.workers_free < self.workers:
+            return WORKERS
+        if host.pods_free < 1:
+            return PODS
+        if host.cpu_free < self.cpu:
+            return CPU
+        return MEMORY if host.memory_free < self.memory else FITS
 
     def partition(self, host: Host, slot: int) -> GpuGrant | None:
         """Return the partition that the request gets of a GPU, or None if there is none."""

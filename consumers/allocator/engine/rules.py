@@ -126,6 +126,8 @@ COMPUTE_SHIFT: Final = 18
 STAGE_SHIFT: Final = 36
 COUNT_MASK: Final = (1 << COMPUTE_SHIFT) - 1
 COUNTS_MASK: Final = (1 << STAGE_SHIFT) - 1
+REFUSAL: Final = 1 << STAGE_SHIFT
+"""The least verdict that refuses."""
 
 MAX_GPUS_PER_NODE: Final = 255
 MAX_AMOUNT: Final = 1 << 62

@@ -8,10 +8,10 @@ import msgspec
 
 from consumers.allocator.engine.crew import leading, loosest
 from consumers.allocator.engine.eligibility import GpuKind, ScreenKey, screen_key
-from consumers.allocator.engine.fit import Fit
+from consumers.allocator.engine.fit import Fit, Kin
 from consumers.allocator.engine.gradient import Gradient, Terrain
 from consumers.allocator.engine.manner import Manner, manner_of
-from consumers.allocator.engine.need import Need, ShapeKey, shape_key
+from consumers.allocator.engine.need import Need, ShapeKey, kin_key, shape_key
 from consumers.allocator.engine.packing import Packing
 from consumers.allocator.engine.policy import AHEAD, COMPACT, GRADIENT, PACKING, Policy
 from consumers.allocator.engine.ranking import Order, Ranking
@@ -53,12 +53,13 @@ class GpuKinds:
 class Views:
     """Everything that is computed from the tables and kept. Dropping any of it changes no decision."""
 
-    __slots__ = ("_fits", "_kinds", "_rankings", "_screens", "_terrains", "_word_rankings", "_yards")
+    __slots__ = ("_fits", "_kin", "_kinds", "_rankings", "_screens", "_terrains", "_word_rankings", "_yards")
 
     def __init__(self, kinds: GpuKinds) -> None:
         self._kinds = kinds
         self._fits: OrderedDict[tuple[str, str, ShapeKey], Fit] = OrderedDict()
         # The rest lives as long as a fit that uses it.
+        self._kin: WeakValueDictionary[tuple[str, str, ShapeKey], Kin] = WeakValueDictionary()
         self._screens: WeakValueDictionary[tuple[str, ScreenKey], Screen] = WeakValueDictionary()
         self._rankings: WeakValueDictionary[tuple[str, str, bool], Ranking] = WeakValueDictionary()
         self._word_rankings: WeakValueDictionary[tuple[str, str, str], WordRanking] = WeakValueDictionary()
@@ -72,12 +73,20 @@ class Views:
         if found is None:
             manner = manner_of(request, policy)
             screen, order = self._screen(table, loosest(request)), self._order(table, leading(request), policy, manner)
-            found = self._fits[key] = Fit(Need(request, manner, stack=_stacks(policy, manner)), table, screen, order)
+            need, kin = Need(request, manner, stack=_stacks(policy, manner)), self._kin_of(request, policy)
+            found = self._fits[key] = Fit(need, table, screen, order, kin)
             if len(self._fits) > CACHED_SHAPES:
                 self._fits.popitem(last=False)
         else:
             self._fits.move_to_end(key)
         found.refresh()
+        return found
+
+    def _kin_of(self, request: GpuRequest, policy: Policy) -> Kin:
+        key = (request.pool, policy.hash, kin_key(request))
+        found = self._kin.get(key)
+        if found is None:
+            found = self._kin[key] = Kin()
         return found
 
     def _screen(self, table: Table, request: GpuRequest) -> Screen:
