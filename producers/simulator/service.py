@@ -38,7 +38,7 @@ OFFER_AT_ONCE: Final = 128
 QUIET_S: Final = 1.0
 """How long the waiting pods must stay the same before we believe that no release will wake one of them any more."""
 
-SAMPLE_AT_ONCE: Final = 32
+SAMPLE_AT_ONCE: Final = 8
 """Nodes sampled without a pause; a sample takes tens of microseconds for every pod."""
 
 
@@ -216,16 +216,23 @@ class Simulator:
                 await self._news.wait()
 
     async def _report(self) -> None:
-        """Play the agents of the nodes. A sample that the bus did not take is not repeated: the next one is better."""
+        """Play the agents of the nodes. A sample that the bus did not take is not repeated: the next one is better.
+
+        Agents do not speak all at once, and what is due to pods must not wait until all have spoken.
+        """
         tick = 0
+        await asyncio.sleep(self._usage_every_s)
         while True:
-            await asyncio.sleep(self._usage_every_s)
             tick += 1
+            begun = time.monotonic()
             busy = [node for node in self._kubelet.nodes if node in self._cluster.inventories]
             for first in range(0, len(busy), SAMPLE_AT_ONCE):
+                due = begun + self._usage_every_s * first / len(busy)
+                await asyncio.sleep(max(due - time.monotonic(), 0.0))
                 samples = [self._sample(node, tick) for node in busy[first : first + SAMPLE_AT_ONCE]]
                 if not await self._speaker.try_to_say(samples):
                     break
+            await asyncio.sleep(max(begun + self._usage_every_s - time.monotonic(), 0.0))
 
     def _sample(self, node: str, tick: int) -> Outgoing:
         at = datetime.now(UTC)
