@@ -31,7 +31,7 @@ def choose(
     if not decision.node:
         return decision, None
     held = allocation(pod, decision, snapshot)
-    refused = quotas.refuse(pod.namespace, request, held.usage())
+    refused = quotas.refuse(pod.namespace, request, held.usage()) if quotas.bound(pod.namespace) else None
     if refused is None:
         return decision, held
     narrowed = smaller(snapshot, quotas, pod.namespace, request)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from deploy.local.roles import Role
     from deploy.local.server import LocalBus
 
+COLLECT_AFTER = (50_000, 20, 50)
+"""Garbage collection of roles: most of what they make lives as long as the cluster, or is gone at once."""
+
 MOST_NODES = 100_000
 MOST_PODS = 10_000_000
 MOST_RATE = 1_000_000
@@ -161,7 +164,7 @@ async def _announce(ready: asyncio.Event, line: str) -> None:
     # A full collection walks everything the role has loaded, for tens of milliseconds: take that out of its sight.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(*COLLECT_AFTER)
     with contextlib.suppress(BrokenPipeError):
         print(line, flush=True)
 

@@ -28,6 +28,7 @@ from consumers.allocator.engine import Policy, Snapshot, Workload, WorkloadEstim
 from schemas.cluster import GpuDevice, GpuInventory, Node, PlacementMode, Pool
 from schemas.ledger import Allocation
 from schemas.pod import GpuRequest
+from tests.benchmarks.bench_engine import as_in_a_role
 from tests.benchmarks.quality_ledger import Ask, Ledger, Machine
 
 POOL = "openb"
@@ -150,6 +151,7 @@ def run(machines: Sequence[Machine], asks: Sequence[Ask], policy: Policy, seed: 
         policy = Policy.of(Pool(name=POOL, placement=policy.name), workload=estimator.workload)
     arrived, refused, seconds = 0, 0, 0.0
     seen = defaultdict(list)
+    as_in_a_role()
     for number, ask in enumerate(pods):
         asked = request(ask)
         start = time.perf_counter()

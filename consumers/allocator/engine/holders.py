@@ -11,7 +11,8 @@ class Holders:
 
     def add(self, pod_uid: str, node: str) -> None:
         """Note that a pod holds something on a node where it held nothing."""
-        self._nodes[pod_uid] = tuple(sorted((*self._nodes.get(pod_uid, ()), node)))
+        others = self._nodes.get(pod_uid)
+        self._nodes[pod_uid] = (node,) if others is None else tuple(sorted((*others, node)))
 
     def remove(self, pod_uid: str, node: str) -> None:
         """Note that a pod holds nothing on a node any more."""
