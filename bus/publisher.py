@@ -18,6 +18,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from bus import direct
 from bus.errors import ApiError, BusError, ConflictError, PublishUnconfirmedError
 from bus.tasks import end
 
@@ -106,7 +107,7 @@ class Publisher:
 
     async def start(self) -> None:
         """Begin to listen for acknowledgements."""
-        await self._client.subscribe(f"{self._inbox}.*", cb=self._on_ack, pending_msgs_limit=-1, pending_bytes_limit=-1)
+        await direct.subscribe(self._client, f"{self._inbox}.*", self._on_ack)
         self._connected.set()
         self._sweeper = asyncio.create_task(self._sweep(), name="publisher-sweeper")
 
@@ -273,7 +274,7 @@ class Publisher:
         if not future.cancelled():
             future.exception()  # retrieved: whoever awaits it sees it, and nobody need
 
-    async def _on_ack(self, message: Msg) -> None:
+    def _on_ack(self, message: Msg) -> None:
         future = self._waiting.pop(message.subject, None)
         if future is None or future.done():
             return

@@ -54,7 +54,8 @@ class Service:
         bus: The connection.
         name: Service name; the subject is ``gpubus.rpc.<name>``.
         request_type: What requests decode to: a type or a union.
-        handler: Gives the answer. What it raises reaches the caller as an error with the exception's text.
+        handler: Gives the answer. What it raises reaches the caller as an error with the exception's text. Not needed where
+            ``at_once`` answers everything.
         at_once: Gives the answer of a request for which nothing has to be waited for, and :data:`LATER` for one that is the
             handler's. It spares those a task each, which is a tenth of the time of a short one.
         concurrency: Requests handled at once; further ones wait.
@@ -65,7 +66,7 @@ class Service:
         bus: Bus,
         name: str,
         request_type: Any,
-        handler: Callable[[Any], Awaitable[object]],
+        handler: Callable[[Any], Awaitable[object]] | None = None,
         *,
         at_once: Callable[[Any], object] | None = None,
         concurrency: int = 64,
@@ -127,6 +128,7 @@ class Service:
     async def _answer(self, message: Msg) -> None:
         answer: object
         try:
+            assert self._handler is not None, "at_once answers everything"  # noqa: S101
             answer = await self._handler(self._decoder.decode(message.data))
         except Exception as error:  # noqa: BLE001  the caller must hear of it, whatever it is
             answer = error

@@ -17,7 +17,7 @@ import nats.errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from bus import codec, subjects
+from bus import codec, direct, subjects
 from bus.connection import Bus
 from bus.errors import UndecodableError
 from bus.follower import Follower, Record
@@ -73,8 +73,8 @@ class ExtenderDesk:
         self._settings = Settings(lambda *_: None)
         self._config = Follower(bus, STATE, [f"{subjects.subject('state', 'config')}.>"], self._on_config)
         self._services = (
-            Service(bus, "extender.filter", ExtenderArgs, self._filter),
-            Service(bus, "extender.prioritize", ExtenderArgs, self._prioritize),
+            Service(bus, "extender.filter", ExtenderArgs, at_once=self._filter),
+            Service(bus, "extender.prioritize", ExtenderArgs, at_once=self._prioritize),
             Service(bus, "extender.bind", ExtenderBindingArgs, self._bind, concurrency=256),
         )
         self._offered: Subscription | None = None
@@ -100,25 +100,26 @@ class ExtenderDesk:
 
     # What is asked
 
-    async def _filter(self, asked: ExtenderArgs) -> Offer:
+    def _filter(self, asked: ExtenderArgs) -> Offer:
         command, problem = self._read(asked.pod)
         names = asked.node_names or ()
         if command is None:
             return Offer(refused={problem: names})
         offer = self._core.offer(command, names, time.monotonic())
         if offer.best:
-            await self._tell_others(command, offer)
+            self._tell_others(command, offer)
         self._changed()
         return offer
 
-    async def _tell_others(self, command: Schedule, offer: Offer) -> None:
+    def _tell_others(self, command: Schedule, offer: Offer) -> None:
         if len(self._core.cluster.allocators()) > 1:
             told = Offered(allocator=self._core.name, command=command, best=offer.best)
-            await self._bus.client.publish(subjects.rpc(OFFERED), msgspec.json.encode(told))
+            with contextlib.suppress(nats.errors.Error):  # it makes others decide better, no more
+                direct.publish(self._bus.client, subjects.rpc(OFFERED), msgspec.json.encode(told))
 
-    async def _prioritize(self, asked: ExtenderArgs) -> Offer:
+    def _prioritize(self, asked: ExtenderArgs) -> Offer:
         known = self._core.offers.known(asked.pod.metadata.uid)
-        return await self._filter(asked) if known is None else Offer(best=known[1])
+        return self._filter(asked) if known is None else Offer(best=known[1])
 
     async def _bind(self, asked: ExtenderBindingArgs) -> Reserved:
         caller = Caller()

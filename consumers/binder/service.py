@@ -160,7 +160,8 @@ class Binder:
             self._marked.pop(decision.pod_uid, None)
             gpus = ", ".join(str(gpu.index) for gpu in held.allocation.gpus)
             where = f"{held.node}, GPU {gpus}" if gpus else held.node
-            self._say(decision, "Normal", "Scheduled", "Binding", f"Assigned to {where}")
+            if decision.way != "extender":  # kube-scheduler says so itself
+                self._say(decision, "Normal", "Scheduled", "Binding", f"Assigned to {where}")
             await self._tell_gateway(decision, "")
             return Done()
         self._released += 1

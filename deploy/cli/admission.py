@@ -28,6 +28,10 @@ def gateway(
         typer.Option("--certificate", metavar="FILE", help="PEM certificate chain; read anew when it changes."),
     ] = None,
     key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Its private key.")] = None,
+    client_ca: Annotated[
+        Path | None,
+        typer.Option("--client-ca", metavar="FILE", help="PEM of who signs certificates of kube-schedulers."),
+    ] = None,
     rest: Annotated[
         str | None,
         typer.Option(
@@ -51,6 +55,9 @@ def gateway(
 
     Without a certificate it speaks plain HTTP, for a proxy in front that has one; the API server takes HTTPS only.
 
+    A kube-scheduler with gpubus as its extender must show a certificate that --client-ca knows, unless --listen is a loopback
+    address.
+
     With --rest it also answers questions under /api/, which inspectors know the answers to; /api/v1/openapi.json says which.
     Without --rest-auth nobody is asked who they are, and only a loopback address will do: reach it by kubectl port-forward.
     tokens:FILE has lines TOKEN,NAME; kubernetes asks the API server whose a bearer token is, and whether they may.
@@ -62,7 +69,7 @@ def gateway(
 
     check_replicas(replicas)
     host, port = _address(listen, "--listen", "0.0.0.0:9443")
-    pair = _certificate(certificate, key)
+    pair = _certificate(certificate, key, client_ca)
     access = _access(rest_auth, rest)
     at = _rest(rest, asked=access is not None, encrypted=pair is not None) if rest is not None else None
 
@@ -174,15 +181,17 @@ def _access(method: str | None, rest: str | None) -> "Callable[[contextlib.Async
     raise InputError(f"--rest-auth is {method!r}: write tokens:FILE or kubernetes")
 
 
-def _certificate(certificate: Path | None, key: Path | None) -> "Certificate | None":
+def _certificate(certificate: Path | None, key: Path | None, clients: Path | None) -> "Certificate | None":
     if (certificate is None) != (key is None):
         raise InputError("--certificate and --key go together: give both or neither")
     if certificate is None or key is None:
+        if clients is not None:
+            raise InputError("--client-ca is for HTTPS: give --certificate and --key too")
         return None
     from producers.gateway.tls import Certificate, CertificateError
 
     try:
-        return Certificate(certificate, key)
+        return Certificate(certificate, key, clients)
     except CertificateError as error:
         raise InputError(str(error)) from None
 

@@ -211,6 +211,15 @@ def scheduler_command(
     kubeconfig: Annotated[
         str, typer.Option("--kubeconfig", metavar="FILE", help="Account of kube-scheduler. [default: its pod's own]")
     ] = "",
+    client_certificate: Annotated[
+        str,
+        typer.Option(
+            "--client-certificate", metavar="FILE", help="What kube-scheduler shows the gateway: where it has it."
+        ),
+    ] = "",
+    client_key: Annotated[
+        str, typer.Option("--client-key", metavar="FILE", help="Private key of that certificate: where it has it.")
+    ] = "",
     lease: Annotated[
         str, typer.Option("--lease", metavar="NAMESPACE", help="Several replicas choose one by a lease there.")
     ] = "",
@@ -222,7 +231,8 @@ def scheduler_command(
     --pod-max-in-unschedulable-pods-duration=10s: kube-scheduler does not hear of GPUs that become free.
 
     \b
-    Example: gpubus schema scheduler --url https://10.0.0.7:9443 --ca ca.crt > scheduler.yaml
+    Example: gpubus schema scheduler --url https://10.0.0.7:9443 --ca ca.crt --client-certificate /tls/tls.crt
+      --client-key /tls/tls.key > scheduler.yaml
     """
     import yaml
 
@@ -237,7 +247,16 @@ def scheduler_command(
         authority = _authority(ca)
     except OSError as error:
         raise InputError(f"--ca {ca} cannot be read: {error.strerror}") from None
-    found = scheduler_configuration(name, ca_bundle=authority, url=url, kubeconfig=kubeconfig, lease=lease)
+    if bool(client_certificate) != bool(client_key):
+        raise InputError("--client-certificate and --client-key go together: give both or neither")
+    found = scheduler_configuration(
+        name,
+        ca_bundle=authority,
+        url=url,
+        kubeconfig=kubeconfig,
+        lease=lease,
+        client=(client_certificate, client_key) if client_key else None,
+    )
     typer.echo(yaml.safe_dump(found, sort_keys=False, width=120), nl=False)
 
 

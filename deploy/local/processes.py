@@ -48,6 +48,11 @@ class RoleProcess:
             raise LocalBusError(f"{self._role} ended before it was ready; run `gpubus run {self._role}` to see why")
 
     @property
+    def running(self) -> bool:
+        """Whether it has been started, and not been ended by us."""
+        return self._process is not None
+
+    @property
     def pid(self) -> int:
         """Number of the process while it runs."""
         assert self._process is not None  # noqa: S101  started

@@ -1,14 +1,13 @@
 """What the gateway answers on which path.
 
-``/mutate-v1-pod`` and ``/webhook`` (the path that HAMi's configuration names) take admission reviews, ``/healthz`` says
-that the process lives, ``/readyz`` that a mutator answers.
+``/mutate-v1-pod`` and ``/webhook`` (the path that HAMi's configuration names) take admission reviews, ``/extender/…`` the verbs
+of a kube-scheduler that we know, ``/healthz`` says that the process lives, ``/readyz`` that a mutator answers.
 """
 
 import logging
 import re
-from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 from urllib.parse import parse_qs
 
 import msgspec
@@ -20,7 +19,9 @@ from starlette.types import Receive, Scope, Send
 
 from bus.errors import CallError
 from producers.gateway.body import GoneError, TooLargeError, read_body
+from producers.gateway.extender import PREFIX, Extender
 from producers.gateway.review import BadReviewError, answer, concerns_us, question, read
+from producers.gateway.said import NOT_ALLOWED, UNAVAILABLE, Said
 from schemas.admission import Admit, Decided
 
 log = logging.getLogger("gpubus.gateway")
@@ -31,12 +32,18 @@ LARGEST_BODY: Final = 4 << 20
 REVIEWS: Final = ("/mutate-v1-pod", "/webhook")
 """Paths that take admission reviews, TensorFusion's and HAMi's."""
 
+KNOWN: Final = "certificate"
+"""Key in a request's state: whether its connection has shown a certificate, which has then been verified."""
+
+UNKNOWN: Final = (
+    b"gpubus: the extender's verbs are for a kube-scheduler with a client certificate: start the gateway with --client-ca, and "
+    b"give kube-scheduler one in its extender's tlsConfig (gpubus schema scheduler --client-certificate)"
+)
+
 DEFAULT_TIMEOUT_S: Final = 10.0
 MARGIN: Final = 0.9
 """Part of the API server's patience that is ours: an answer that comes as it gives up is a failed request for the user."""
 
-UNAVAILABLE: Final = 503
-NOT_ALLOWED: Final = 405
 LONGEST_QUERY: Final = 256
 """Bytes of a query that is looked at."""
 
@@ -57,22 +64,15 @@ class Mutators(Protocol):
         """Whether somebody answers."""
 
 
-class Said(NamedTuple):
-    """An answer over HTTP."""
-
-    status: int
-    body: bytes
-    kind: bytes = b"text/plain; charset=utf-8"
-
-
 class GatewayStatistics(msgspec.Struct):
-    """Counters since the start."""
+    """Counters since the start; ``unknown`` counts who asked for extender verbs without a certificate."""
 
     admitted: int = 0
     refused: int = 0
     unanswered: int = 0
     bad: int = 0
     overloaded: int = 0
+    unknown: int = 0
 
 
 class Gateway:
@@ -80,35 +80,41 @@ class Gateway:
 
     Args:
         mutators: Where reviews go.
-        routes: What else it answers.
+        extender: What answers kube-scheduler's extender verbs.
+        open_to_all: Whether whoever asks for those verbs need not say who they are, for nobody else can reach us.
         concurrency: Reviews in flight; further ones are turned away at once, so that those inside keep their deadline.
     """
 
-    def __init__(self, mutators: Mutators, *, routes: Sequence[Route] = (), concurrency: int = 256) -> None:
+    def __init__(
+        self, mutators: Mutators, extender: Extender, *, open_to_all: bool = False, concurrency: int = 256
+    ) -> None:
         self._mutators = mutators
+        self._extender = extender
+        self._open = open_to_all
         self._room = concurrency
         self.statistics = GatewayStatistics()
         self._routes = Starlette(
             routes=[
-                *routes,
                 Route("/healthz", self._alive, methods=["GET"]),
                 Route("/readyz", self._ready, methods=["GET"]),
             ]
         )
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request. Reviews go past the routes: a fifth of their time would be spent on being found and wrapped."""
-        if scope["type"] != "http" or scope["path"] not in REVIEWS:
+        """Answer one request. Reviews and verbs go past the routes: a fifth of their time would go into being found."""
+        if scope["type"] == "http" and scope["path"] in REVIEWS:
+            await (await self._review(scope, receive)).send(send)
+        elif scope["type"] == "http" and scope["path"].startswith(f"{PREFIX}/"):
+            await (await self._verb(scope, receive)).send(send)
+        else:
             await self._routes(scope, receive, send)
-            return
-        said = await self._review(scope, receive)
-        headers = [(b"content-length", b"%d" % len(said.body)), (b"content-type", said.kind)]
-        if said.status == UNAVAILABLE:
-            headers.append((b"retry-after", b"1"))
-        elif said.status == NOT_ALLOWED:
-            headers.append((b"allow", b"POST"))
-        await send({"type": "http.response.start", "status": said.status, "headers": headers})
-        await send({"type": "http.response.body", "body": said.body})
+
+    async def _verb(self, scope: Scope, receive: Receive) -> Said:
+        """Whoever may ask for verbs may have pods bound: that is for the kube-scheduler whose certificate we know."""
+        if not self._open and not scope.get("state", {}).get(KNOWN):
+            self.statistics.unknown += 1
+            return Said(401, UNKNOWN)
+        return await self._extender.answer(scope, receive)
 
     async def _alive(self, _: Request) -> Response:
         return PlainTextResponse("ok")

@@ -8,12 +8,11 @@ from collections import OrderedDict
 from typing import Final, Protocol, TypeVar
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.types import Receive, Scope
 
 from bus.errors import CallError
 from producers.gateway.body import GoneError, TooLargeError, read_body
+from producers.gateway.said import Said
 from schemas.extender import (
     MOST_POINTS,
     ExtenderBindingArgs,
@@ -37,8 +36,38 @@ class _Meta(msgspec.Struct, frozen=True, gc=False):
     uid: str = ""
 
 
+class _PodAffinity(msgspec.Struct, frozen=True, gc=False):
+    preferred: tuple[msgspec.Raw, ...] = msgspec.field(
+        name="preferredDuringSchedulingIgnoredDuringExecution", default=()
+    )
+
+
+class _Affinity(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    pod_affinity: _PodAffinity | None = None
+    pod_anti_affinity: _PodAffinity | None = None
+
+
+class _Spread(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    when_unsatisfiable: str = "DoNotSchedule"
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    affinity: _Affinity | None = None
+    topology_spread_constraints: tuple[_Spread, ...] = ()
+
+    @property
+    def prefers(self) -> bool:
+        """Whether it has preferences that kube-scheduler alone can weigh: those among nodes are our engine's business."""
+        near = self.affinity
+        wishes = (near.pod_affinity, near.pod_anti_affinity) if near is not None else ()
+        if any(one is not None and one.preferred for one in wishes):
+            return True
+        return any(one.when_unsatisfiable == "ScheduleAnyway" for one in self.topology_spread_constraints)
+
+
 class _Pod(msgspec.Struct, frozen=True, gc=False):
     metadata: _Meta = _Meta()
+    spec: _Spec = _Spec()
 
 
 class _Args(msgspec.Struct, frozen=True, gc=False):
@@ -87,7 +116,7 @@ class ExtenderStatistics(msgspec.Struct):
 
 
 class Extender:
-    """The routes, for whoever serves them.
+    """The verbs, for whoever serves them.
 
     Args:
         allocators: Where requests go.
@@ -97,14 +126,24 @@ class Extender:
         self._allocators = allocators
         self._best: OrderedDict[str, tuple[str, ...]] = OrderedDict()
         self.statistics = ExtenderStatistics()
-        self.routes = [
-            Route(f"{PREFIX}/{verb}", answer, methods=["POST"])
-            for verb, answer in (("filter", self._filter), ("prioritize", self._prioritize), ("bind", self._bind))
-        ]
+        self._verbs = {
+            f"{PREFIX}/filter": self._filter,
+            f"{PREFIX}/prioritize": self._prioritize,
+            f"{PREFIX}/bind": self._bind,
+        }
 
-    async def _filter(self, request: Request) -> Response:
+    async def answer(self, scope: Scope, receive: Receive) -> Said:
+        """Answer one request below :data:`PREFIX`."""
+        verb = self._verbs.get(scope["path"])
+        if verb is None:
+            return Said(404, f"gpubus: the verbs are {', '.join(self._verbs)}".encode())
+        if scope["method"] != "POST":
+            return Said(405, b"gpubus: the extender's verbs are sent with POST")
+        return await verb(receive)
+
+    async def _filter(self, receive: Receive) -> Said:
         try:
-            body, args = await _read(request, _args)
+            body, args = await _read(receive, _args)
             if args.node_names is None:
                 return _said(ExtenderFilterResult(error="there are no NodeNames: set nodeCacheCapable: true"))
             offer = await self._allocators.filter(body)
@@ -113,28 +152,31 @@ class Extender:
         self.statistics.filtered += 1
         if offer.error:
             return _said(ExtenderFilterResult(error=offer.error))
+        if offer.best and not args.pod.spec.prefers:
+            # Nothing is left to weigh. One node saves kube-scheduler all scoring, and us being asked a second time.
+            return _said(ExtenderFilterResult(node_names=offer.best[:1]))
         self._remember(args.pod.metadata.uid, offer.best)
         # kube-scheduler cannot tell which pods hold GPUs, so it must not evict any in the hope of making room for this one.
         refused = {name: why for why, names in offer.refused.items() for name in names}
         fits = tuple(name for name in args.node_names if name not in refused) if refused else args.node_names
         return _said(ExtenderFilterResult(node_names=fits, unresolvable=refused))
 
-    async def _prioritize(self, request: Request) -> Response:
+    async def _prioritize(self, receive: Receive) -> Said:
         try:
-            body, args = await _read(request, _args)
+            body, args = await _read(receive, _args)
             best = self._best.get(args.pod.metadata.uid)
             if best is None:
                 best = (await self._allocators.prioritize(body)).best
         except (CallError, _BadRequestError) as error:
             # The protocol has no field for this; without scores kube-scheduler goes by its own.
-            return PlainTextResponse(self._problem(error), 503)
+            return Said(503, self._problem(error).encode())
         self.statistics.prioritized += 1
         asked = frozenset(args.node_names or ())
         return _said([HostPriority(host=name, score=MOST_POINTS - at) for at, name in enumerate(best) if name in asked])
 
-    async def _bind(self, request: Request) -> Response:
+    async def _bind(self, receive: Receive) -> Said:
         try:
-            _, args = await _read(request, _binding)
+            _, args = await _read(receive, _binding)
         except _BadRequestError as error:
             return _said(ExtenderBindingResult(error=self._problem(error)))
         problem = await self._allocators.bind(args)
@@ -162,9 +204,9 @@ class _BadRequestError(ValueError):
     """What came is no request that can be answered."""
 
 
-async def _read(request: Request, decoder: msgspec.json.Decoder[_T]) -> tuple[bytes, _T]:
+async def _read(receive: Receive, decoder: msgspec.json.Decoder[_T]) -> tuple[bytes, _T]:
     try:
-        body = await read_body(request.receive, LARGEST_BODY)
+        body = await read_body(receive, LARGEST_BODY)
         return body, decoder.decode(body)
     except TooLargeError:
         raise _BadRequestError(
@@ -176,5 +218,5 @@ async def _read(request: Request, decoder: msgspec.json.Decoder[_T]) -> tuple[by
         raise _BadRequestError("the connection was closed half way") from None
 
 
-def _said(answer: object) -> Response:
-    return Response(_json.encode(answer), media_type="application/json")
+def _said(answer: object) -> Said:
+    return Said(200, _json.encode(answer), b"application/json")

@@ -17,7 +17,13 @@ TIMEOUT_S: Final = 30
 
 
 def scheduler_configuration(
-    name: str, *, ca_bundle: bytes, url: str, kubeconfig: str = "", lease: str = ""
+    name: str,
+    *,
+    ca_bundle: bytes,
+    url: str,
+    kubeconfig: str = "",
+    lease: str = "",
+    client: tuple[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the configuration as an object for kube-scheduler's ``--config``.
 
@@ -27,7 +33,11 @@ def scheduler_configuration(
         url: Where the gateway is, ``https://`` and no path.
         kubeconfig: File with the account to use; empty: the pod's own.
         lease: Namespace of the lease by which several replicas choose one; empty: there is one replica.
+        client: Files, where kube-scheduler runs, of the certificate that it shows the gateway, and of its private key.
     """
+    tls = {"caData": base64.b64encode(ca_bundle).decode()}
+    if client is not None:
+        tls |= {"certFile": client[0], "keyFile": client[1]}
     election: dict[str, Any] = {"leaderElect": bool(lease)}
     if lease:
         election |= {"resourceName": name, "resourceNamespace": lease}
@@ -48,7 +58,7 @@ def scheduler_configuration(
                 "bindVerb": "bind",
                 "weight": WEIGHT,
                 "enableHTTPS": True,
-                "tlsConfig": {"caData": base64.b64encode(ca_bundle).decode()},
+                "tlsConfig": tls,
                 "httpTimeout": f"{TIMEOUT_S}s",
                 "nodeCacheCapable": True,
                 "ignorable": False,

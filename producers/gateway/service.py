@@ -9,6 +9,7 @@ from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bus import rpc
 from bus.connection import Bus
@@ -16,7 +17,7 @@ from bus.errors import CallError
 from bus.tasks import end
 from producers.gateway.access import Access
 from producers.gateway.allocators import BusAllocators
-from producers.gateway.app import Gateway, GatewayStatistics
+from producers.gateway.app import KNOWN, Gateway, GatewayStatistics
 from producers.gateway.extender import Extender, ExtenderStatistics
 from producers.gateway.rest import Rest
 from producers.gateway.sockets import guarded, inside, listen
@@ -82,10 +83,19 @@ class BusInspectors:
         return await rpc.gather(self._bus, "inspect", query, Answer, timeout=INSPECT_TIMEOUT_S)
 
 
+class _Protocol(HttpToolsProtocol):
+    """Notes with every request whether its connection has shown a certificate; TLS has verified it by then."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.app_state = {**self.app_state, KNOWN: bool(transport.get_extra_info("peercert"))}
+
+
 class _Server(uvicorn.Server):
     def __init__(self, app: ASGIApp, socket: socket.socket, context: ssl.SSLContext | None = None) -> None:
         config = uvicorn.Config(
             app,
+            http=_Protocol,
             interface="asgi3",  # a bound method would be taken for the older one
             loop="none",
             lifespan="off",
@@ -122,7 +132,7 @@ class GatewayService:
     Args:
         bus: The connection.
         certificate: What HTTPS is served with; without it plain HTTP is, for a proxy or a test in front.
-        host: Address to listen on.
+        host: Address to listen on; at a loopback address nobody who asks for the extender's verbs has to show a certificate.
         port: Port to listen on; 0 takes a free one, see :attr:`port`.
         rest: Host and port to answer the REST interface at; port 0 takes a free one, see :attr:`rest_port`. At a loopback address
             it speaks plain HTTP, elsewhere HTTPS.
@@ -144,7 +154,7 @@ class GatewayService:
     ) -> None:
         self._allocators = BusAllocators(bus)
         self._extender = Extender(self._allocators)
-        self._gateway = Gateway(BusMutators(bus), routes=self._extender.routes)
+        self._gateway = Gateway(BusMutators(bus), self._extender, open_to_all=inside(host))
         self._rest = Rest(BusInspectors(bus), access)
         self._certificate = certificate
         at = guarded(*rest, asked=access is not None, encrypted=certificate is not None) if rest is not None else None

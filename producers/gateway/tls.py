@@ -22,12 +22,16 @@ class Certificate:
     """A server context whose certificate follows its files.
 
     cert-manager and kubelet replace both files of a mounted Secret at once, by a link. Who replaces them one after the
-    other is caught between the two for a moment: a pair that does not match is tried again, and the old one serves on.
+    other is caught between the two for a moment: a pair that does not match is tried again, and the old one serves on. With
+    ``clients``, a PEM file of authorities, clients may show certificates of theirs, and others are turned away.
     """
 
-    def __init__(self, certificate: Path, key: Path) -> None:
+    def __init__(self, certificate: Path, key: Path, clients: Path | None = None) -> None:
         self._files = (certificate, key)
+        self._clients = clients
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        if clients is not None:
+            self.context.verify_mode = ssl.CERT_OPTIONAL  # an API server shows none: what takes one asks for it
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._seen = self._marks()
         self.reloads = 0
@@ -42,10 +46,15 @@ class Certificate:
                 self.context.load_cert_chain(chain, secret)
         except (OSError, ssl.SSLError) as error:
             raise CertificateError(f"certificate {certificate} with key {key} cannot be used: {error}") from None
+        if self._clients is not None:
+            try:
+                self.context.load_verify_locations(self._clients)
+            except (OSError, ssl.SSLError) as error:
+                raise CertificateError(f"authority of clients {self._clients} cannot be used: {error}") from None
 
     def _marks(self) -> tuple[object, ...]:
         marks: list[object] = []
-        for path in self._files:
+        for path in (*self._files, *([self._clients] if self._clients is not None else [])):
             try:
                 stat = path.stat()
             except OSError:

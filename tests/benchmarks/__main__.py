@@ -10,6 +10,7 @@ from producers.simulator.trace import read_trace
 from tests.benchmarks import (
     bench_admission,
     bench_agent,
+    bench_binding,
     bench_engine,
     bench_metrics,
     bench_replay,
@@ -24,7 +25,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="rounds of the throughput rows")
     parser.add_argument(
         "--only",
-        choices=["end-to-end", "engine", "agent", "metrics", "admission", "watcher", "replay"],
+        choices=["end-to-end", "engine", "agent", "metrics", "admission", "watcher", "binding", "replay"],
         help="run one part",
     )
     parser.add_argument("--events", type=int, default=100_000, help="events of the log that is looked back on")
@@ -37,9 +38,11 @@ def main() -> None:
         uvloop.run(bench_admission.report())
     if options.only in (None, "watcher"):
         uvloop.run(bench_watcher.report())
+    if options.only in (None, "binding"):
+        uvloop.run(bench_binding.report())
     if options.only in (None, "replay"):
         uvloop.run(bench_replay.report(options.events))
-    if options.only in ("agent", "metrics", "admission", "watcher", "replay"):
+    if options.only in ("agent", "metrics", "admission", "watcher", "binding", "replay"):
         return
     trace = read_trace(options.trace) if options.trace else generate(1213, 8152, seed=1)
     if options.only != "engine":

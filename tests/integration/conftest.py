@@ -58,7 +58,7 @@ async def _prepare(kubeconfig: Path) -> None:
         cluster = Cluster(client)
         await cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
         documents = [yaml.safe_load(text) for text in render_crds().values()]
-        for name in ("roles.yaml", "accounts.yaml"):
+        for name in ("roles.yaml", "accounts.yaml", "optional/kube-scheduler.yaml"):
             documents += yaml.safe_load_all((DEPLOY / "rbac" / name).read_text())
         documents += yaml.safe_load_all(render_priority_classes())
         await asyncio.gather(*map(cluster.apply, documents))

@@ -68,6 +68,10 @@ class ControlPlane:
     def ca(self) -> Path:
         return self.home / "certs" / "apiserver.crt"
 
+    def pids(self) -> dict[str, int]:
+        """Return the processes that run, by name."""
+        return {name: process.pid for name, process in self._processes.items()}
+
     def start(self) -> None:
         self.home.mkdir(parents=True, exist_ok=True)
         key = ec.generate_private_key(ec.SECP256R1())

@@ -1,10 +1,12 @@
 """A stock kube-scheduler places pods that only it can place, and has us give them GPUs."""
 
 import asyncio
+import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
+import aiohttp
 import pytest
 import trustme
 
@@ -31,42 +33,53 @@ NAME = "gpubus-extender"
 class Extender:
     """The processes that a test may kill."""
 
-    def __init__(self, gateway: RoleProcess, allocators: list[RoleProcess], binder: RoleProcess) -> None:
-        self.gateway, self.allocators, self.binder = gateway, allocators, binder
+    def __init__(self, gateway: RoleProcess, allocators: list[RoleProcess], binder: RoleProcess, url: str) -> None:
+        self.gateway, self.allocators, self.binder, self.url = gateway, allocators, binder, url
 
 
 @pytest.fixture
 async def extender(
+    *,
     plane: ControlPlane,
     cluster: Cluster,
     server: LocalServer,
     start: Callable[[str], Awaitable[RoleProcess]],
+    kubeconfig_of: Callable[[str], Awaitable[Path]],
     tmp_path: Path,
 ) -> AsyncIterator[Extender]:
     """A watcher, two allocators, a binder, a gateway, and a kube-scheduler that asks the gateway."""
     if find_assets("kube-scheduler") is None:
         pytest.skip("no kube-scheduler: run `make test-assets`")
     await cluster.add_pool()
-    authority = trustme.CA()
-    issued = authority.issue_cert("127.0.0.1")
-    issued.private_key_pem.write_to_path(tmp_path / "tls.key")
-    (tmp_path / "tls.crt").write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+    authority, clients = trustme.CA(), trustme.CA()
+    write_pair(tmp_path / "tls", authority.issue_cert("127.0.0.1"))
+    write_pair(tmp_path / "client", clients.issue_cert("kube-scheduler"))
+    write_pair(tmp_path / "stranger", trustme.CA().issue_cert("kube-scheduler"))
+    clients.cert_pem.write_to_path(tmp_path / "clients.pem")
     port = free_port()
     certificate = ["--certificate", str(tmp_path / "tls.crt"), "--key", str(tmp_path / "tls.key")]
-    gateway = RoleProcess("gateway", [server.url], "--listen", f"127.0.0.1:{port}", *certificate)
+    certificate += ["--client-ca", str(tmp_path / "clients.pem")]
+    gateway = RoleProcess("gateway", [server.url], "--listen", f"0.0.0.0:{port}", *certificate)
     roles = ("allocator", "allocator", "binder", "watcher")
     _, *allocators, binder, _ = await asyncio.gather(gateway.start(), *map(start, roles))
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    options = ["--url", f"https://127.0.0.1:{port}", "--ca", tmp_path / "ca.pem", "--kubeconfig", plane.kubeconfig]
+    url, account = f"https://127.0.0.1:{port}", await kubeconfig_of("scheduler")
+    options = ["--url", url, "--ca", tmp_path / "ca.pem", "--kubeconfig", account]
+    options += ["--client-certificate", tmp_path / "client.crt", "--client-key", tmp_path / "client.key"]
     command = [sys.executable, "-m", "deploy.cli.main", "schema", "scheduler", "--name", NAME, *options]
     shown = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     (tmp_path / "scheduler.yaml").write_bytes((await shown.communicate())[0])
     plane.start_scheduler(tmp_path / "scheduler.yaml")
     try:
-        yield Extender(gateway, allocators, binder)
+        yield Extender(gateway, allocators, binder, url)
     finally:
         plane.stop("kube-scheduler")
         await gateway.kill()
+
+
+def write_pair(name: Path, issued: trustme.LeafCert) -> None:
+    issued.private_key_pem.write_to_path(name.with_suffix(".key"))
+    name.with_suffix(".crt").write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
 
 
 def apart(pod: dict) -> dict:
@@ -144,6 +157,21 @@ async def test_pods_that_stay_apart_get_gpus_and_the_last_place_is_given_once(bu
     assert (verdict.different, verdict.unexplained, verdict.violations, verdict.notes) == (0, 0, [], [])
     assert verdict.reproduced == verdict.decisions
     assert (await audit(bus)).violations == []
+
+
+async def test_nobody_without_our_certificate_is_answered(extender: Extender, tmp_path: Path) -> None:
+    async def status(name: str) -> int:
+        context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+        if name:
+            context.load_cert_chain(tmp_path / f"{name}.crt", tmp_path / f"{name}.key")
+        async with aiohttp.ClientSession() as session:
+            answer = await session.post(f"{extender.url}/extender/bind", data=b"no json", ssl=context)
+            return answer.status
+
+    assert await status("") == 401
+    with pytest.raises(aiohttp.ClientError):
+        await status("stranger")
+    assert await status("client") == 200
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ def test_the_configuration_sends_names_of_all_nodes_to_the_gateway(tmp_path, cap
     authority = trustme.CA().cert_pem
     authority.write_to_path(tmp_path / "ca.crt")
     options = ["--url", "https://gw.sys.svc:9443", "--ca", str(tmp_path / "ca.crt"), "--name", "gpus", "--lease", "sys"]
+    options += ["--client-certificate", "/tls/tls.crt", "--client-key", "/tls/tls.key"]
     assert main(["schema", "scheduler", *options]) == 0
     found = yaml.safe_load(capsys.readouterr().out)
     assert found["percentageOfNodesToScore"] == 100
@@ -20,7 +21,9 @@ def test_the_configuration_sends_names_of_all_nodes_to_the_gateway(tmp_path, cap
     (extender,) = found["extenders"]
     assert extender["urlPrefix"] == "https://gw.sys.svc:9443/extender"
     assert (extender["nodeCacheCapable"], extender["ignorable"]) == (True, False)
-    assert base64.b64decode(extender["tlsConfig"]["caData"]) == authority.bytes()
+    tls = extender["tlsConfig"]
+    assert base64.b64decode(tls["caData"]) == authority.bytes()
+    assert (tls["certFile"], tls["keyFile"]) == ("/tls/tls.crt", "/tls/tls.key")
 
 
 def test_what_cannot_be_rendered_is_said_in_one_line(tmp_path, capsys):
@@ -31,6 +34,7 @@ def test_what_cannot_be_rendered_is_said_in_one_line(tmp_path, capsys):
         ([*ca, "--url", "https://10.0.0.7/extender"], "with no path"),
         ([*ca, *url, "--name", "bad name"], "--name is 'bad name'"),
         ([*ca, *url, "--lease", "A/b"], "--lease is 'A/b'"),
+        ([*ca, *url, "--client-key", "/tls/tls.key"], "give both or neither"),
         (["--ca", "/nowhere", *url], "cannot be read"),
     ):
         assert main(["schema", "scheduler", *arguments]) == 2
