@@ -10,15 +10,26 @@ from schemas.kube.annotations import gpu_name
 from schemas.kube.defaults import Settings
 from schemas.kube.resources import CustomResource
 from schemas.ledger import Allocation, NodeRecord
+from schemas.quota import Quota, Usage
 
-STATE_FILTERS = ("gpubus.state.node.*", "gpubus.state.gpu.*", "gpubus.state.pool.*", "gpubus.state.config.*.*.*")
+STATE_FILTERS = (
+    "gpubus.state.node.*",
+    "gpubus.state.gpu.*",
+    "gpubus.state.pool.*",
+    "gpubus.state.quota.*.*",
+    "gpubus.state.config.*.*.*",
+)
+
+OURS = "GPUResourceQuota"
+"""How the name of such a quota begins in STATE; the others are Kubernetes' own."""
 
 
 class Shown(NamedTuple):
-    """A custom resource that is to be written: its kind (plural) and name."""
+    """A custom resource that is to be written: its kind (plural), name, and namespace if it is in one."""
 
     plural: str
     name: str
+    namespace: str = ""
 
 
 class Fold:
@@ -31,6 +42,9 @@ class Fold:
         self.pools: dict[str, Pool] = {}
         self.held: dict[str, tuple[Allocation, ...]] = {}
         self.settings = Settings(self._on_settings)
+        self.quotas: dict[tuple[str, str], Quota] = {}
+        """Quotas of ours by namespace and name of their object."""
+        self._used: dict[str, Usage] = {}
         self._gpus: dict[str, str] = {}
 
     def on_state(self, record: Record) -> None:
@@ -62,6 +76,8 @@ class Fold:
                 self._pool(name)
                 for node in self.members(name):
                     self._node(node.name)
+            case "quota":
+                self._quota(names[0], name, record)
             case "config":
                 plural, namespace, _ = names
                 resource = None if record.deleted else codec.decode_as(CustomResource, record.payload).data
@@ -79,10 +95,36 @@ class Fold:
             self.held.pop(name, None)
         else:
             self.held[name] = codec.decode_as(NodeRecord, record.payload).data.allocations
-        touched = {gpu.uuid for one in {*before} ^ {*self.held.get(name, ())} for gpu in one.gpus}
+        now = self.held.get(name, ())
+        touched = {gpu.uuid for one in {*before} ^ {*now} for gpu in one.gpus}
         for uuid in touched:
             self._changed(Shown("gpus", gpu_name(uuid)))
+        self._count({*before} - {*now}, {*now} - {*before})
         self._node(name)
+
+    def used(self, namespace: str) -> Usage:
+        """Return what the pods of a namespace hold together."""
+        return self._used.get(namespace, Usage())
+
+    def _count(self, gone: Iterable[Allocation], come: Iterable[Allocation]) -> None:
+        touched = set()
+        for held, comes in (*((one, False) for one in gone), *((one, True) for one in come)):
+            before, more = self.used(held.namespace), held.usage()
+            self._used[held.namespace] = before + more if comes else before - more
+            touched.add(held.namespace)
+        for namespace, name in self.quotas:
+            if namespace in touched:
+                self._changed(Shown("gpuresourcequotas", name, namespace))
+
+    def _quota(self, namespace: str, name: str, record: Record) -> None:
+        kind, _, own = name.partition("/")
+        if kind != OURS:
+            return  # its status is the API server's business
+        if record.deleted:
+            self.quotas.pop((namespace, own), None)
+        else:
+            self.quotas[namespace, own] = codec.decode_as(Quota, record.payload).data
+        self._changed(Shown("gpuresourcequotas", own, namespace))
 
     def members(self, pool: str) -> list[Node]:
         """Return the nodes of a pool, by name."""

@@ -25,6 +25,7 @@ from bus.tasks import until_first
 from consumers.status import render
 from consumers.status.children import unwanted_pools, wanted_pools
 from consumers.status.fold import STATE_FILTERS, Fold, Shown
+from consumers.status.quotas import quota_status
 from schemas.event import Event
 from schemas.kube.base import API_VERSION, GROUP, Condition
 from schemas.kube.kinds import KINDS
@@ -44,8 +45,9 @@ ALIVE_NS: Final = 10 * 1_000_000_000
 PRESENCE_EVERY_S: Final = 3.0
 PRESENCE_TTL_S: Final = 10
 
+_TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 _KIND_NAMES: Final = {kind.plural: kind.name for kind in KINDS}
-_ORDER: Final = ("tensorfusionclusters", "gpupools", "gpunodes", "gpus")
+_ORDER: Final = ("tensorfusionclusters", "gpupools", "gpuresourcequotas", "gpunodes", "gpus")
 
 
 class _Conditions(msgspec.Struct):
@@ -144,7 +146,9 @@ class StatusWriter:
 
     def _is_ours(self, shown: Shown) -> bool:
         def weight(name: str) -> bytes:
-            return hashlib.blake2b(f"{name}/{shown.plural}/{shown.name}".encode(), digest_size=8).digest()
+            return hashlib.blake2b(
+                f"{name}/{shown.plural}/{shown.namespace}/{shown.name}".encode(), digest_size=8
+            ).digest()
 
         return max(self._alive, key=weight) == self._name
 
@@ -193,7 +197,7 @@ class StatusWriter:
             self._last.setdefault(shown, b"")
             return False
         try:
-            return await self._write(shown)
+            return await (self._write_quota if shown.plural == "gpuresourcequotas" else self._write)(shown)
         except KubeError as error:
             self._failed += 1
             self._last.pop(shown, None)
@@ -202,7 +206,7 @@ class StatusWriter:
             return True
 
     async def _write(self, shown: Shown) -> bool:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = datetime.now(UTC).strftime(_TIME)
         main: dict[str, Any] | None = None
         status: msgspec.Struct | None = None
         match shown.plural:
@@ -230,6 +234,15 @@ class StatusWriter:
             return False
         return await self._apply(shown, main, status)
 
+    async def _write_quota(self, shown: Shown) -> bool:
+        now = datetime.now(UTC).strftime(_TIME)
+        quota = self.fold.quotas.get((shown.namespace, shown.name))
+        if quota is None:
+            self._forget(shown)
+            return False
+        status = quota_status(quota, self.fold.used(shown.namespace), await self._before(shown), now)
+        return await self._apply(shown, None, status, {"lastUpdateTime": now})
+
     async def _keep_pools(self, cluster: str) -> None:
         """Have the cluster's pools as it defines them."""
         for name, document in wanted_pools(self.fold.settings, cluster).items():
@@ -241,7 +254,10 @@ class StatusWriter:
             self._kept.pop(name, None)
             await self._delete(Shown("gpupools", name))
 
-    async def _apply(self, shown: Shown, main: dict[str, Any] | None, status: msgspec.Struct) -> bool:
+    async def _apply(
+        self, shown: Shown, main: dict[str, Any] | None, status: msgspec.Struct, stamp: dict[str, str] | None = None
+    ) -> bool:
+        """Write a status that says something new, with a ``stamp`` that alone would be nothing new."""
         said = msgspec.json.encode(status)
         known = self._last.get(shown)
         if known == said:
@@ -250,7 +266,7 @@ class StatusWriter:
         if main is not None and not known:
             await self._patch(shown, "", main)
         document = _object(shown)
-        document["status"] = msgspec.Raw(said)
+        document["status"] = msgspec.json.decode(said) | (stamp or {})
         try:
             await self._patch(shown, "status", document)
         except KubeRefusedError as error:
@@ -272,7 +288,9 @@ class StatusWriter:
         known = self._conditions.get(shown)
         if known is None:
             try:
-                body = await self._client.call("GET", resource_path(API_VERSION, shown.plural, name=shown.name))
+                body = await self._client.call(
+                    "GET", resource_path(API_VERSION, shown.plural, shown.namespace, shown.name)
+                )
             except KubeRefusedError as error:
                 if error.code != NOT_FOUND:
                     raise
@@ -283,7 +301,7 @@ class StatusWriter:
     async def _delete(self, shown: Shown) -> bool:
         self._forget(shown)
         try:
-            await self._client.call("DELETE", resource_path(API_VERSION, shown.plural, name=shown.name))
+            await self._client.call("DELETE", resource_path(API_VERSION, shown.plural, shown.namespace, shown.name))
         except KubeRefusedError as error:
             if error.code != NOT_FOUND:
                 raise
@@ -294,7 +312,7 @@ class StatusWriter:
         self._conditions.pop(shown, None)
 
     def _patch(self, shown: Shown, subresource: str, document: dict[str, Any]) -> Awaitable[bytes]:
-        path = resource_path(API_VERSION, shown.plural, name=shown.name, subresource=subresource)
+        path = resource_path(API_VERSION, shown.plural, shown.namespace, shown.name, subresource)
         query = {"fieldManager": MANAGER, "force": "true"}
         return self._client.call(
             "PATCH", path, query=query, body=msgspec.json.encode(document), content_type=APPLY, timeout=10.0
@@ -309,6 +327,8 @@ class StatusWriter:
 
 def _object(shown: Shown, labels: dict[str, str] | None = None, spec: dict[str, Any] | None = None) -> dict[str, Any]:
     meta: dict[str, Any] = {"name": shown.name}
+    if shown.namespace:
+        meta["namespace"] = shown.namespace
     if labels is not None:
         meta["labels"] = labels
     made: dict[str, Any] = {"apiVersion": API_VERSION, "kind": _KIND_NAMES[shown.plural], "metadata": meta}

@@ -97,6 +97,29 @@ async def test_custom_resources_show_what_the_log_says(plane: ControlPlane, clus
             await asyncio.sleep(0.1)
 
 
+async def test_a_quota_shows_what_is_used_and_that_it_is_nearly_full(cluster: Cluster, bus: Bus, start) -> None:
+    await cluster.add_pool()
+    await cluster.add_nodes(["node-a"])
+    total = {"requests": {"tflops": "400", "vram": "200Gi"}, "maxWorkers": 10, "alertThresholdPercent": 75}
+    meta = {"name": "gpus", "namespace": "default"}
+    await cluster.apply({"apiVersion": API, "kind": "GPUResourceQuota", "metadata": meta, "spec": {"total": total}})
+    await asyncio.gather(*map(start, ("watcher", "allocator", "binder", "status", "status")))
+    await play_agents(bus, ["node-a"])
+    status = await shown(cluster, "GPUResourceQuota", "gpus", lambda status: "used" in status)
+    assert (status["used"].get("workers", 0), status["availablePercent"]["requests.tflops"]) == (0, "100.00")
+    await create_all(cluster, mixed(2))  # each 156 TFLOPS and 40 GiB
+    await agree(bus, cluster, placed=2, timeout=30)
+    status = await shown(cluster, "GPUResourceQuota", "gpus", lambda status: status["used"].get("workers") == 2)
+    assert status["used"]["requests"] == {"tflops": "312", "vram": "80Gi"}
+    assert status["availablePercent"] == {"requests.tflops": "22.00", "requests.vram": "60.00", "workers": "80.00"}
+    (condition,) = status["conditions"]
+    assert (condition["status"], condition["reason"]) == ("False", "AlertThresholdReached")
+    assert "requests.tflops 312 of 400" in condition["message"]
+    await cluster.delete("Pod", "pod-00000", "default")
+    status = await shown(cluster, "GPUResourceQuota", "gpus", lambda status: status["used"].get("workers") == 1)
+    assert status["conditions"][0]["reason"] == "CapacitySufficient"
+
+
 async def shown(cluster: Cluster, kind: str, name: str, right) -> dict:
     """Return an object's status once it is ``right``."""
     status: dict = {}
@@ -105,7 +128,7 @@ async def shown(cluster: Cluster, kind: str, name: str, right) -> dict:
             while True:
                 found = [one for one in await cluster.list(kind, api=API) if one["metadata"]["name"] == name]
                 status = found[0].get("status", {}) if found else {}
-                if "phase" in status and right(status):
+                if status and right(status):
                     return status
                 await asyncio.sleep(0.1)
     except TimeoutError:
