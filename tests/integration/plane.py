@@ -1,5 +1,6 @@
 """A real control plane on loopback: etcd and kube-apiserver, on free ports, with throwaway data and RBAC on."""
 
+import base64
 import ctypes
 import json
 import os
@@ -99,7 +100,8 @@ class ControlPlane:
             "--log-level=error",
         )
 
-    def start_apiserver(self) -> None:
+    def start_apiserver(self, *more: str) -> None:
+        """Start it, with ``more`` flags than usual."""
         self._run(
             "kube-apiserver",
             f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
@@ -117,19 +119,24 @@ class ControlPlane:
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
             "--allow-privileged=true",
             "--profiling=false",
+            *more,
         )
         self._await_ready()
 
     def compact(self) -> None:
         """Have etcd forget every revision but the newest."""
-        url = f"http://127.0.0.1:{self._etcd_port}/v3/kv"
+        revision = self._etcd("range", {"key": "AA=="})["header"]["revision"]
+        self._etcd("compaction", {"revision": revision, "physical": True})
 
-        def ask(what: str, question: dict[str, object]) -> dict[str, Any]:
-            with urllib.request.urlopen(f"{url}/{what}", data=json.dumps(question).encode(), timeout=10) as answer:
-                return json.load(answer)
+    def remove(self, resource: str, namespace: str, name: str) -> None:
+        """Delete an object behind the API server's back, as whoever deletes it while a watch is interrupted."""
+        key = base64.b64encode(f"/registry/{resource}/{namespace}/{name}".encode()).decode()
+        assert self._etcd("deleterange", {"key": key})["deleted"] == "1"
 
-        revision = ask("range", {"key": "AA=="})["header"]["revision"]
-        ask("compaction", {"revision": revision, "physical": True})
+    def _etcd(self, what: str, question: dict[str, object]) -> dict[str, Any]:
+        url = f"http://127.0.0.1:{self._etcd_port}/v3/kv/{what}"
+        with urllib.request.urlopen(url, data=json.dumps(question).encode(), timeout=10) as answer:
+            return json.load(answer)
 
     def start_controllers(self, *names: str) -> None:
         """Start kube-controller-manager with only the controllers named, such as ``replicaset``."""

@@ -55,6 +55,35 @@ async def test_killing_everything_around_the_pods_loses_none(
     await agree(bus, cluster, placed=SLOTS - len(gone), timeout=90)
 
 
+UNCACHED = "--watch-cache-sizes=pods#0,nodes#0,gpupools.tensor-fusion.ai#0"
+
+
+async def test_what_vanished_behind_a_compaction_is_given_back(
+    plane: ControlPlane, cluster: Cluster, bus: Bus, start
+) -> None:
+    """Watches resume at versions that etcd has compacted, nothing caches them, and pods have gone in between."""
+    names = ["node-a", "node-b"]
+    await cluster.add_pool()
+    await cluster.add_nodes(names)
+    await play_agents(bus, names)
+    await asyncio.gather(*map(start, ("allocator", "watcher", "watcher", "binder")))
+    slots = 2 * 4 * 2
+    await create_all(cluster, mixed(slots + 4))
+    first = await agree(bus, cluster, placed=slots, timeout=60)
+    plane.stop("kube-apiserver")
+    try:
+        for pod in first[: slots // 2]:
+            plane.remove("pods", "default", pod["metadata"]["name"])
+        plane.compact()
+        # Not in a thread: the server would be killed when that ends, as it is to be when its parent does.
+        plane.start_apiserver(UNCACHED)
+        placed = await agree(bus, cluster, placed=slots // 2 + 4, timeout=90)
+        assert {pod["metadata"]["uid"] for pod in first[slots // 2 :]} < {pod["metadata"]["uid"] for pod in placed}
+    finally:
+        plane.stop("kube-apiserver")
+        plane.start_apiserver()
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_binder_killed_around_its_binding_leaves_no_reservation_behind(
     cluster: Cluster, bus: Bus, server: LocalServer, start, kubeconfig_of, *, when: str
