@@ -8,7 +8,7 @@ may be dropped.
 
 import asyncio
 import time
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import nats.errors
@@ -145,7 +145,7 @@ def declarations(limits: StreamLimits) -> tuple[StreamConfig, ...]:
         ),
         stream(
             CAPACITY,
-            ["gpubus.drift.>", "gpubus.notice.>"],
+            ["gpubus.capacity.>", "gpubus.drift.>", "gpubus.notice.>"],
             limits.capacity_bytes,
             max_age=7 * DAY_S,
             max_msgs_per_subject=100,
@@ -180,7 +180,12 @@ class StreamInfo(msgspec.Struct):
     state: StreamState
 
 
+class _Configured(msgspec.Struct):
+    config: dict[str, Any]
+
+
 _info_decoder = msgspec.json.Decoder(StreamInfo)
+_configured = msgspec.json.Decoder(_Configured)
 
 
 async def stream_info(bus: Bus, name: str) -> StreamInfo:
@@ -199,7 +204,7 @@ async def ensure_streams(
     """Create every stream that is missing; safe to call from many processes at once.
 
     With ``update`` those that are there are brought to ``limits``. A role that merely starts must not do that: it would
-    undo what an operator has set.
+    undo what an operator has set. It only adds the subjects that are missing.
 
     A cluster that has just started answers 503 or nothing for a second or two, so this tries again until ``timeout``.
 
@@ -232,6 +237,16 @@ async def _ensure(bus: Bus, config: StreamConfig, *, update: bool) -> None:
             raise
         if update:
             await bus.api(f"STREAM.UPDATE.{config.name}", body)
+        else:
+            await _widen(bus, config)
+
+
+async def _widen(bus: Bus, config: StreamConfig) -> None:
+    """Add the subjects that an earlier version did not speak on, and leave everything else as it is."""
+    found = _configured.decode(await bus.api(f"STREAM.INFO.{config.name}")).config
+    missing = [subject for subject in config.subjects or [] if subject not in found.get("subjects", [])]
+    if missing:
+        await bus.api(f"STREAM.UPDATE.{config.name}", {**found, "subjects": [*found.get("subjects", []), *missing]})
 
 
 async def require_streams(bus: Bus) -> None:

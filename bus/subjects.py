@@ -116,6 +116,11 @@ def drift(node: str) -> str:
     return subject("drift", node)
 
 
+def capacity(pool: str) -> str:
+    """Subject of what a pool lacks and has to spare."""
+    return subject("capacity", pool)
+
+
 def alert(rule: str) -> str:
     """Subject of what an alert rule has to tell."""
     return subject("alert", rule)

@@ -26,6 +26,7 @@ from bus.follower import Record
 from bus.history import batches
 from bus.streams import ALERT, CAPACITY, DEAD, DECISION, LEDGER, SHADOW, STATE, USAGE, stream_info
 from schemas.alert import AlertNotice
+from schemas.capacity import PoolCapacity
 from schemas.cluster import GpuInventory, Node, Pool
 from schemas.deadletter import DeadLetter
 from schemas.decision import Decision
@@ -34,6 +35,7 @@ from schemas.ledger import NodeRecord
 from schemas.observed import Drift, PodNotice
 from schemas.pod import Pod, Waiting
 from schemas.quota import Quota
+from schemas.scaling import WorkloadUse
 from schemas.shadow import ShadowReport
 from schemas.usage import NodeUsage
 
@@ -55,6 +57,8 @@ PLACES: Final[dict[type[msgspec.Struct], tuple[str, str]]] = {
     PodNotice: (CAPACITY, "gpubus.notice.>"),
     AlertNotice: (ALERT, "gpubus.alert.>"),
     ShadowReport: (SHADOW, "gpubus.shadow.report.>"),
+    PoolCapacity: (CAPACITY, "gpubus.capacity.>"),
+    WorkloadUse: (STATE, "gpubus.state.use.>"),
     DeadLetter: (DEAD, "gpubus.dead.>"),
 }
 """Where events of each type are: the stream, and the subjects that hold them. Of STATE only the newest of each object is kept."""

@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 
 from schemas.alert import AlertNotice, RuleRefusal, RuleSet, RuleState
+from schemas.capacity import PoolCapacity
 from schemas.cluster import ExpectedPods, GpuInventory, Namespace, Node, Pool
 from schemas.deadletter import DeadLetter
 from schemas.decision import Decision
@@ -51,6 +52,7 @@ EVENT_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     "gpubus.presence.v1": Presence,
     "gpubus.usage.v1": NodeUsage,
     "gpubus.use.v1": WorkloadUse,
+    "gpubus.capacity.v1": PoolCapacity,
     "gpubus.notice.v1": PodNotice,
     "gpubus.drift.v1": Drift,
     "gpubus.ledger.node.v1": NodeRecord,

@@ -26,7 +26,7 @@ _PURPOSES: Final = {
     "binder": "Carry decisions out in the API server, until SIGTERM.",
     "actuator": "Replace agents, workers and clients in the API server when the updater asks for it, until SIGTERM.",
     "workload": "Keep as many workers of each TensorFusionWorkload as it wants, until SIGTERM.",
-    "scaler": "Advise workloads what to ask for, by what they use (GPUBUS_METRICS), until SIGTERM.",
+    "scaler": "Keep pools at their size (GPUBUS_OFFERS), and advise workloads what to ask for (GPUBUS_METRICS), until SIGTERM.",
     "status": "Write the state of nodes, GPUs and pools back to their custom resources, until SIGTERM.",
     "reconciler": "Compare the ledger with the API server every minute, and repair what is provably safe, until SIGTERM.",
 }

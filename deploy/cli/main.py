@@ -20,6 +20,7 @@ from deploy.cli import advice as _advice
 from deploy.cli import agent as _agent  # noqa: F401  likewise
 from deploy.cli import alerts, check, dead, demo, events, ledger, rollout, schema, state, why
 from deploy.cli import audit as _audit
+from deploy.cli import capacity as _capacity
 from deploy.cli import cluster as _cluster  # noqa: F401  likewise
 from deploy.cli import diff as _diff
 from deploy.cli import drift as _drift
@@ -84,6 +85,7 @@ app.command("drift")(_drift.drift)
 app.command("diff")(_diff.diff)
 app.command("simulate")(_simulate.simulate)
 app.command("plan")(_plan.plan)
+app.command("capacity")(_capacity.capacity)
 app.command("advice")(_advice.advice)
 app.command("export")(_transfer.export_command)
 app.command("import")(_transfer.import_command)

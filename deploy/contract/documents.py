@@ -37,6 +37,7 @@ CHANNELS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
     ),
     "shadowReport": ("gpubus.shadow.report.{shadow}", "gpubus.shadow.v1", ("shadow",)),
     "usage": ("gpubus.usage.gpu.{node}", "gpubus.usage.v1", ("node",)),
+    "capacity": ("gpubus.capacity.{pool}", "gpubus.capacity.v1", ("pool",)),
     "schedule": ("gpubus.work.schedule.{pool}", "gpubus.schedule.v1", ("pool",)),
     "release": ("gpubus.work.release.{node}", "gpubus.release.v1", ("node",)),
     "deadLetter": ("gpubus.dead.{stream}.{sequence}", "gpubus.dead.v1", ("stream", "sequence")),

@@ -1,7 +1,8 @@
 """What the roles around metrics and alerts are told by their environment.
 
 ``GPUBUS_METRICS`` names the metrics store, ``GPUBUS_ALERTMANAGER`` the addresses of all Alertmanagers, separated by commas,
-``GPUBUS_ALERT_RULES`` where alert rules are written: a file, or ``configmap:NAMESPACE/NAME/KEY``.
+``GPUBUS_ALERT_RULES`` where alert rules are written: a file, or ``configmap:NAMESPACE/NAME/KEY``, and ``GPUBUS_OFFERS`` a file of
+the kinds of nodes that can be had.
 """
 
 import asyncio
@@ -16,10 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from consumers.alerter.sources import RuleSource
     from consumers.metrics.store import MetricsStore
+    from schemas.capacity import Offer
 
 METRICS: Final = "GPUBUS_METRICS"
 ALERTMANAGER: Final = "GPUBUS_ALERTMANAGER"
 RULES: Final = "GPUBUS_ALERT_RULES"
+OFFERS: Final = "GPUBUS_OFFERS"
 
 OPEN_TIMEOUT_S: Final = 30.0
 
@@ -129,6 +132,21 @@ async def rule_source() -> AsyncIterator["RuleSource | None"]:
                     yield ConfigMapSource(client, namespace, name, key)
             case _:
                 raise SettingError(f"{RULES} {written!r}: write a file, or configmap:NAMESPACE/NAME/KEY")
+
+
+def node_offers() -> "tuple[Offer, ...]":
+    """Return the kinds of nodes that can be had; none where no file of them is named.
+
+    Raises:
+        SettingError: The file cannot be used.
+    """
+    from consumers.scaler.offers import OffersError, read_offers
+
+    written = os.environ.get(OFFERS, "")
+    try:
+        return read_offers(Path(written)) if written else ()
+    except OffersError as error:
+        raise SettingError(f"{OFFERS}: {error}") from None
 
 
 def alertmanagers_from_values(values: Mapping[str, Any], *, namespace: str) -> list[str]:

@@ -126,15 +126,31 @@ async def workload(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Even
 
 
 async def scaler(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
-    """Advise workloads what to ask for, by what they use."""
+    """Keep pools at their size, and advise workloads what to ask for, by what they use."""
     from bus.kube.client import Client
     from consumers.scaler.advisor import Advisor
-    from deploy.local.monitoring import metrics_store
+    from consumers.scaler.exposition import families
+    from consumers.scaler.sizer import Sizer
+    from deploy.local.monitoring import metrics_store, node_offers
 
     async with metrics_store() as store, await Client.connect() as client:
-        role = Advisor(bus, client, name, store)
-        with exposed("scaler", role.statistics):
-            await role.run(stop, ready=ready)
+        advisor, sizer = Advisor(bus, client, name, store), Sizer(bus, client, name, node_offers())
+        advising = asyncio.Event()
+
+        async def advise() -> None:
+            await advisor.run(stop, ready=advising)
+
+        async def size() -> None:
+            await advising.wait()
+            await sizer.run(stop, ready=ready)
+
+        with (
+            exposed("scaler", advisor.statistics),
+            exposed("sizer", sizer.statistics, lambda: families(sizer.pools.recorded.values())),
+        ):
+            async with asyncio.TaskGroup() as both:
+                both.create_task(advise())
+                both.create_task(size())
 
 
 async def status(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:

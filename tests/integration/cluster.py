@@ -111,7 +111,14 @@ async def play_agents(bus: Bus, names: Iterable[str], gpus: int = GPUS) -> None:
             ],
             observed_at=now,
         )
-        event = Event(id=f"gpu:{name}:1", source="/test", type="gpubus.gpu.v1", subject=name, time=now, data=inventory)
+        event = Event(
+            id=f"gpu:{name}:{now.timestamp()}",
+            source="/test",
+            type="gpubus.gpu.v1",
+            subject=name,
+            time=now,
+            data=inventory,
+        )
         said.append((subjects.state("gpu", name), encode(event), event.id))
     await bus.publisher.publish_all(said)
 

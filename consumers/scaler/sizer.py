@@ -1,0 +1,292 @@
+"""The shell around a pool's size: takes ticks, looks at how things stand, writes down what follows, and does it.
+
+What there is to know of a pool between two looks is in one record, replaced by compare-and-set before anything is done. Claims
+have names that the plan gives them, and the API server gives a name once: so whoever dies where, no node is ordered twice, and
+the next look goes on from how things stand.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from bus import records, subjects, timers
+from bus.codec import decode_as, encode
+from bus.connection import Bus
+from bus.consumer import PullConsumer
+from bus.delivery import ConsumerSpec, Delivery
+from bus.errors import BusError, ConflictError, UndecodableError
+from bus.follower import Follower, Record
+from bus.kube.client import Client
+from bus.kube.errors import KubeError
+from bus.streams import CAPACITY, LEDGER, STATE, TICK
+from bus.tasks import end
+from bus.worker import Dead, Done, Outcome, Retry, Worker
+from consumers.scaler.capacity import plan_capacity
+from consumers.scaler.claims import Claims
+from consumers.scaler.offers import satisfies
+from consumers.scaler.pools import LEDGER_FILTERS, STATE_FILTERS, Pools
+from consumers.scaler.sizes import CapacityPlan, Claim, PoolView
+from schemas.capacity import Offer, PoolCapacity, Size
+from schemas.event import Event
+from schemas.kube.pools import GPUPoolSpec
+from schemas.ledger import NodeRecord
+from schemas.quantity import QuantityError
+
+log = logging.getLogger("gpubus.scaler")
+
+KIND: Final = "capacity"
+EVERY: Final = timedelta(seconds=10)
+TICKS: Final = ConsumerSpec(
+    stream=TICK, durable="sizer", filters=(f"gpubus.work.tick.{KIND}.>",), ack_wait_s=30.0, max_deliver=1000
+)
+CONCURRENCY: Final = 4
+SYNC_S: Final = 5.0
+ORDERING: Final = "Provisioned"
+"""The mode of pools whose nodes are ordered by claims; others' nodes come and go without us."""
+
+
+class SizerStatistics(msgspec.Struct, frozen=True):
+    """Counters since the start."""
+
+    looks: int
+    ordered: int
+    given_up: int
+    closed: int
+    removed: int
+    reopened: int
+    overtaken: int
+    failures: int
+
+
+class Sizer:
+    """One process that keeps pools at their size.
+
+    Args:
+        bus: The connection; the streams must exist.
+        client: The API server.
+        name: Unique name of this process.
+        offers: Kinds of nodes that can be had.
+        clock: Seconds since the epoch.
+        step: Called with the name of every step of a look, for tests that kill us there.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        client: Client,
+        name: str,
+        offers: Iterable[Offer] = (),
+        *,
+        clock: Callable[[], float] = time.time,
+        step: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._bus = bus
+        self._claims = Claims(client)
+        self._source = f"/gpubus/scaler/{name}"
+        self._offers = tuple(offers)
+        self._clock = clock
+        self._step = step
+        self.pools = Pools()
+        self._state = Follower(bus, STATE, STATE_FILTERS, self._on_state)
+        self._ledger = Follower(bus, LEDGER, LEDGER_FILTERS, self._on_ledger, recreated=self.pools.forget_records)
+        self._counts = dict.fromkeys(SizerStatistics.__struct_fields__, 0)
+
+    async def run(self, stop: asyncio.Event, *, ready: asyncio.Event | None = None) -> None:
+        """Keep pools at their size until ``stop`` is set; what was begun is finished."""
+        await self._ledger.start()
+        await self._state.start()
+        consumer = PullConsumer(self._bus, TICKS, prefetch=2 * CONCURRENCY)
+        syncing = self._bus.spawn(self._syncing(), name="sizer-sync")
+        if ready is not None:
+            ready.set()
+        try:
+            await Worker(consumer, self.handle, concurrency=CONCURRENCY).run(stop)
+        finally:
+            await end(syncing)
+            await self._state.stop()
+            await self._ledger.stop()
+
+    def _on_state(self, record: Record) -> None:
+        try:
+            self.pools.on_state(record)
+        except UndecodableError as error:  # its own reader buries it
+            log.info("%s at %d: %s", record.subject, record.seq, error)
+
+    def _on_ledger(self, record: Record) -> None:
+        try:
+            self.pools.on_ledger(record)
+        except UndecodableError as error:
+            log.info("%s at %d: %s", record.subject, record.seq, error)
+
+    async def _syncing(self) -> None:
+        """Give every pool its timer, and end what belongs to pools that are no more."""
+        timed: set[str] = set()
+        while True:
+            wanted = set(self.pools.names())
+            try:
+                for pool in sorted(wanted - timed):
+                    await timers.keep_ticking(self._bus, KIND, pool, EVERY, now=datetime.now(UTC))
+                    timed.add(pool)
+                for pool in sorted((timed | self.pools.recorded.keys()) - wanted):
+                    await timers.cancel(self._bus, KIND, pool)
+                    seq, _ = await self._read(pool)
+                    if seq:
+                        await records.erase(self._bus, subjects.state(KIND, pool), expected=seq)
+                    timed.discard(pool)
+            except (BusError, TimeoutError) as error:
+                log.info("timers could not be set: %s; trying again", error)
+            await asyncio.sleep(SYNC_S)
+
+    async def handle(self, delivery: Delivery) -> Outcome:
+        """Look at the pool that a tick is for."""
+        _, _, _, *name = subjects.names(delivery.subject)
+        if len(name) != 1:
+            return Dead(f"subject {delivery.subject} names no pool")
+        try:
+            await self.look(name[0])
+        except (BusError, KubeError) as error:
+            self._counts["failures"] += 1
+            log.info("pool %s: %s; it is looked at again", name[0], error)
+            return Retry(2.0)
+        return Done()
+
+    async def look(self, pool: str) -> None:
+        """Look at one pool: plan, write down, do.
+
+        Raises:
+            BusError, KubeError: What could not be reached; the next look goes on.
+        """
+        while (spec := self.pools.spec(pool)) is not None:
+            now = datetime.fromtimestamp(self._clock(), UTC)
+            seq, before = await self._read(pool)
+            await self._tell(before, seq)
+            offers = self._offers_of(spec)
+            claims, refused = await self._claims.of(pool, offers, before.claims, now)
+            self._step("read")
+            try:
+                view = self.pools.view(pool, before, claims, offers, now)
+            except QuantityError as error:
+                log.warning("pool %s: %s", pool, error)
+                return
+            plan = plan_capacity(view, now)
+            if spec.node_manager_config.provisioning_mode != ORDERING:
+                plan = CapacityPlan()
+            after = _record(view, plan, before, claims, refused)
+            self._step("planned")
+            if after != before:
+                try:
+                    seq = await self._write(after, seq)
+                except ConflictError:
+                    self._counts["overtaken"] += 1
+                    continue
+            self._step("written")
+            await self._carry_out(pool, spec, plan, after)
+            await self._tell(after, seq)
+            self._counts["looks"] += 1
+            return
+
+    def _offers_of(self, spec: GPUPoolSpec) -> tuple[Offer, ...]:
+        provisioner = spec.node_manager_config.node_provisioner
+        requirements = provisioner.gpu_requirements if provisioner is not None else ()
+        return tuple(one for one in self._offers if satisfies(one, requirements))
+
+    async def _carry_out(self, pool: str, spec: GPUPoolSpec, plan: CapacityPlan, record: PoolCapacity) -> None:
+        for name in record.given_up:
+            await self._claims.drop(name)
+            self._counts["given_up"] += 1
+            self._step("dropped")
+        provisioner = spec.node_manager_config.node_provisioner
+        for order in plan.orders:
+            node_class = provisioner.node_class if provisioner is not None else ""
+            self._counts["ordered"] += await self._claims.make(pool, self.pools.uid(pool), node_class, order)
+            self._step("ordered")
+        for machine in plan.reopen:
+            await self._claims.close(machine.name, leaving=False)
+            self._counts["reopened"] += 1
+        for machine in plan.close:
+            await self._claims.close(machine.name, leaving=True)
+            self._counts["closed"] += 1
+            self._step("closed")
+        for machine in plan.remove:
+            if await self._is_empty(machine.name):
+                await self._claims.drop(machine.claim)
+                self._counts["removed"] += 1
+                self._step("removed")
+
+    async def _is_empty(self, node: str) -> bool:
+        """Ask the ledger itself whether no pod is on a node: what we have heard of it may be late."""
+        stored = await records.latest(self._bus, LEDGER, subjects.ledger_node(node))
+        try:
+            return not stored.payload or not decode_as(NodeRecord, stored.payload).data.allocations
+        except UndecodableError:
+            return False
+
+    async def _read(self, pool: str) -> tuple[int, PoolCapacity]:
+        stored = await records.latest(self._bus, STATE, subjects.state(KIND, pool))
+        try:
+            if stored.payload:
+                return stored.seq, decode_as(PoolCapacity, stored.payload).data
+        except UndecodableError as error:
+            log.warning("what was known of pool %s is unreadable and is learnt anew: %s", pool, error)
+        return stored.seq, PoolCapacity(pool=pool)
+
+    async def _write(self, record: PoolCapacity, seq: int) -> int:
+        return await records.replace(
+            self._bus, subjects.state(KIND, record.pool), self._event(record, seq), expected=seq
+        )
+
+    async def _tell(self, record: PoolCapacity, seq: int) -> None:
+        """Publish a record as an event unless that was done; whoever wrote it may have died before."""
+        if not seq:
+            return
+        where, event = subjects.capacity(record.pool), self._event(record, seq)
+        last = await records.latest(self._bus, CAPACITY, where)
+        try:
+            told = decode_as(PoolCapacity, last.payload).id if last.payload else ""
+        except UndecodableError:
+            told = ""
+        if told != event.id:
+            await self._bus.publisher.publish(where, encode(event), msg_id=event.id)
+
+    def _event(self, record: PoolCapacity, seq: int) -> Event[PoolCapacity]:
+        return Event(
+            id=f"capacity:{record.pool}:{seq}", source=self._source, type="gpubus.capacity.v1", subject=record.pool,
+            time=datetime.fromtimestamp(self._clock(), UTC), data=record,
+        )  # fmt: skip
+
+    def statistics(self) -> SizerStatistics:
+        """Return the counters of this process."""
+        return SizerStatistics(**self._counts)
+
+
+def _record(
+    view: PoolView, plan: CapacityPlan, before: PoolCapacity, claims: list[Claim], refused: list[str]
+) -> PoolCapacity:
+    """Return what is to be written down of a look."""
+    there = {claim.name for claim in view.claims}
+    given_up = {*before.given_up, *(claim.name for claim in plan.give_up)} & there
+    coming = Size()
+    for claim in view.claims:
+        coming = coming.plus(claim.offer.size)
+    total = available = Size()
+    for machine in view.machines:
+        total, available = total.plus(machine.size), available.plus(machine.free)
+    idle = {machine.name: machine.idle_since for machine in view.machines if machine.idle_since is not None}
+    return PoolCapacity(
+        pool=before.pool,
+        total=total,
+        available=available,
+        coming=coming,
+        missing=view.missing,
+        held=plan.held,
+        message="; ".join(filter(None, [plan.message, *refused])),
+        claims={claim.name: claim.made_at for claim in sorted(claims, key=lambda one: one.name)},
+        given_up=tuple(sorted(given_up)),
+        failures=plan.failures,
+        idle_since=idle,
+    )

@@ -1,0 +1,180 @@
+"""A pool that grows and shrinks: a real API server, a real allocator, and a cloud that is late, fails, or sends too little.
+
+Whoever keeps the pool's size is killed at every step on the way. At every instant the nodes there and on their way are within
+the pool's maximum, no claim is made twice, and none is left without a node.
+"""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from bus import history, records, subjects
+from bus.connection import Bus
+from bus.kube.client import Client
+from bus.streams import CAPACITY, STATE
+from consumers.scaler.sizer import Sizer
+from schemas.capacity import Offer, PoolCapacity
+from tests.integration.cluster import Cluster, create_all, node, play_agents, tensorfusion_pod
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+API = "tensor-fusion.ai/v1"
+POOL = "burst"
+GIB = 2**30
+STEPS = ("read", "planned", "written", "dropped", "ordered", "closed", "removed")
+OFFERS = tuple(
+    Offer(
+        instance_type=f"a100-{gpus}", gpus=gpus, model="A100", tflops_milli=312_000, vram_bytes=80 * GIB,
+        microdollars=gpus * 4_000_000 - gpus, cpu_milli=64_000, memory_bytes=512 * GIB,
+    )
+    for gpus in (1, 4)
+)  # fmt: skip
+MOST_GPUS = 20
+
+
+def pool(minimum: int, most: int) -> dict[str, Any]:
+    def unit(gpus: int) -> dict[str, str]:
+        return {"tflops": f"{312 * gpus}", "vram": f"{80 * gpus}Gi"}
+
+    terms = [{"matchExpressions": [{"key": "pool", "operator": "In", "values": [POOL]}]}]
+    capacity = {
+        "minResources": unit(minimum),
+        "maxResources": unit(most),
+        "oversubscription": {"vramExpandToHostMem": 0, "vramExpandToHostDisk": 0, "tflopsOversellRatio": 100},
+    }
+    return {
+        "apiVersion": API,
+        "kind": "GPUPool",
+        "metadata": {"name": POOL, "annotations": {"tensor-fusion.ai/is-default-pool": "true"}},
+        "spec": {
+            "nodeManagerConfig": {
+                "provisioningMode": "Provisioned",
+                "nodeSelector": {"nodeSelectorTerms": terms},
+                "nodeCompaction": {"period": "5m"},
+                "nodeProvisioner": {
+                    "nodeClass": "burst",
+                    "gpuRequirements": [{"key": "karpenter.sh/capacity-type", "values": ["on-demand"]}],
+                },
+            },
+            "capacityConfig": capacity,
+        },
+    }
+
+
+class Cloud:
+    """Makes nodes of claims, sometimes late, sometimes with a GPU less, sometimes never."""
+
+    def __init__(self, cluster: Cluster, bus: Bus, dice: random.Random) -> None:
+        self._cluster = cluster
+        self._bus = bus
+        self._dice = dice
+        self._delay: dict[str, int] = {}
+        self.nodes: dict[str, int] = {}
+        self.made: Counter[str] = Counter()
+
+    async def step(self) -> None:
+        claims = {one["metadata"]["name"]: one for one in await self._cluster.list("GPUNodeClaim", api=API)}
+        for name, claim in claims.items():
+            uid = claim["metadata"]["uid"]
+            if uid not in self._delay:
+                self.made[name] += 1
+                self._delay[uid] = self._dice.choice([1, 2, 3, 10**6])
+            self._delay[uid] -= 1
+            if not self._delay[uid]:
+                offered = claim["spec"]["gpuDeviceOffered"]
+                gpus = offered if self._dice.random() < 0.8 else max(offered - 1, 1)
+                await self._cluster.create(node(name, POOL))
+                await play_agents(self._bus, [name], gpus)
+                self.nodes[name] = gpus
+        for name in set(self.nodes) - set(claims):
+            await self._cluster.delete("Node", name)
+            where = subjects.state("gpu", name)
+            stored = await records.latest(self._bus, STATE, where)
+            await records.erase(self._bus, where, expected=stored.seq)
+            del self.nodes[name]
+        # A claim whose node is there counts as that node, else as what it says.
+        on_the_way = sum(one["spec"]["gpuDeviceOffered"] for name, one in claims.items() if name not in self.nodes)
+        assert sum(self.nodes.values()) + on_the_way <= MOST_GPUS
+
+
+class KilledError(Exception):
+    """The process ends here."""
+
+
+class Keeper:
+    """Looks at the pool with a new process each time, most of which are killed on the way; its clock runs ahead."""
+
+    def __init__(self, bus: Bus, client: Client, dice: random.Random) -> None:
+        self._bus, self._client, self._dice = bus, client, dice
+        self._ahead = 0.0
+        self.kills: Counter[str] = Counter()
+
+    async def look(self, seconds: float) -> PoolCapacity:
+        self._ahead += seconds
+        deadly = self._dice.choice(["", min(STEPS, key=lambda step: self.kills[step])])
+
+        def step(name: str) -> None:
+            if name == deadly:
+                self.kills[name] += 1
+                raise KilledError
+
+        sizer = Sizer(self._bus, self._client, "s", OFFERS, clock=lambda: time.time() + self._ahead, step=step)
+        stop, ready = asyncio.Event(), asyncio.Event()
+        running = asyncio.create_task(sizer.run(stop, ready=ready))
+        await ready.wait()
+        try:
+            await sizer.look(POOL)
+        except KilledError:
+            pass
+        finally:
+            stop.set()
+            await running
+        _, record = await records.read(self._bus, STATE, subjects.state("capacity", POOL), PoolCapacity)
+        return record or PoolCapacity(pool=POOL)
+
+
+async def allocated(cluster: Cluster) -> int:
+    return sum(bool(one["spec"].get("nodeName")) for one in await cluster.list("Pod", "default"))
+
+
+async def test_bursts_are_absorbed_within_the_maximum_whatever_the_cloud_does_and_whoever_dies(
+    cluster: Cluster, bus: Bus, start, kubeconfig_of
+) -> None:
+    dice = random.Random(11)
+    await start("watcher")
+    await start("allocator")
+    await start("binder")
+    await cluster.create(pool(minimum=2, most=MOST_GPUS))
+    cloud = Cloud(cluster, bus, dice)
+    async with await Client.connect(str(await kubeconfig_of("scaler"))) as client:
+        keeper = Keeper(bus, client, dice)
+        async with asyncio.timeout(60):
+            while sum(cloud.nodes.values()) < 2:
+                await keeper.look(150)
+                await cloud.step()
+        for burst, pods in enumerate((24, 36)):  # half a GPU each: the second asks for all that may be there
+            names = [f"burst-{burst}-{number}" for number in range(pods)]
+            await create_all(cluster, [tensorfusion_pod(name, tflops="156", vram="40Gi") for name in names])
+            async with asyncio.timeout(120):
+                while await allocated(cluster) < pods:
+                    await keeper.look(150)
+                    await cloud.step()
+            for name in names:
+                await cluster.delete("Pod", name, "default")
+            async with asyncio.timeout(120):
+                while sum(cloud.nodes.values()) > 4:  # the minimum is two GPUs; a node of four may be what holds it
+                    await keeper.look(150)
+                    await cloud.step()
+        async with asyncio.timeout(60):  # what the cloud never sent is given up in the end
+            while set((await keeper.look(301)).claims) != set(cloud.nodes):
+                await cloud.step()
+        claims = {one["metadata"]["name"] for one in await cluster.list("GPUNodeClaim", api=API)}
+        assert claims == set(cloud.nodes)
+        assert sum(cloud.nodes.values()) >= 2
+    assert set(keeper.kills) == set(STEPS)
+    told, _ = await history.newest(bus, CAPACITY, ["gpubus.capacity.>"])
+    assert told
