@@ -14,7 +14,7 @@ from bus.deadletter import get_letter, retry_letter
 from bus.delivery import ConsumerSpec
 from bus.errors import BusError, BusUnreachableError, CallError, ConflictError, NoResponderError, UndecodableError
 from bus.follower import Follower, Record
-from bus.streams import ensure_streams, require_streams, stream_info
+from bus.streams import CAPACITY, ensure_streams, require_streams, stream_info
 from bus.worker import Dead, Done, Retry, Worker
 from deploy.local.server import free_port
 from schemas.cluster import Node
@@ -439,3 +439,20 @@ async def test_a_server_without_streams_is_named(server):
 def test_undecodable_messages_say_why(payload, reason):
     with pytest.raises(UndecodableError, match=reason):
         codec.decode(payload)
+
+
+async def test_a_role_adds_the_subjects_that_an_earlier_version_did_not_speak_on_and_changes_nothing_else(
+    bus: Bus,
+) -> None:
+    async def config() -> dict:
+        return msgspec.json.decode(await bus.api(f"STREAM.INFO.{CAPACITY}"))["config"]
+
+    declared = await config()
+    earlier = {**declared, "subjects": ["gpubus.drift.>"], "max_bytes": 4096}
+    await bus.api(f"STREAM.UPDATE.{CAPACITY}", earlier)
+    await ensure_streams(bus, update=False)
+    after = await config()
+    assert sorted(after.pop("subjects")) == sorted(declared["subjects"])
+    assert after.pop("max_bytes") == 4096
+    await ensure_streams(bus)
+    assert await config() == declared
