@@ -5,6 +5,7 @@ from typing import Final
 
 from consumers.metrics.store import MetricsStore
 from consumers.metrics.tables import Value
+from consumers.scaler.history import instant_text, number, quoted
 from consumers.scaler.learn import Sample
 from consumers.scaler.workloads import Key
 from schemas.scaling import Unit
@@ -27,26 +28,14 @@ async def read_samples(store: MetricsStore, key: Key, unit: Unit, since: datetim
     column, factor = _COLUMN[unit]
     found = await store.query(
         f"SELECT ts, {column} AS compute, memory_bytes FROM tf_worker_usage "  # noqa: S608  names are quoted
-        f"WHERE namespace = {_quoted(namespace)} AND workload = {_quoted(workload)} "
-        f"AND ts > {_quoted(_text(since))} AND ts <= {_quoted(_text(until))}",
+        f"WHERE namespace = {quoted(namespace)} AND workload = {quoted(workload)} "
+        f"AND ts > {quoted(instant_text(since))} AND ts <= {quoted(instant_text(until))}",
         timeout=TIMEOUT_S,
     )
     return [
-        Sample(_instant(ts), round(_number(compute) * factor), round(_number(vram))) for ts, compute, vram in found.rows
+        Sample(_instant(ts), round(number(compute) * factor), round(number(vram))) for ts, compute, vram in found.rows
     ]
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _text(at: datetime) -> str:
-    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
 def _instant(value: Value) -> datetime:
     return datetime.fromisoformat(str(value)).replace(tzinfo=UTC)
-
-
-def _number(value: Value) -> float:
-    return float(value) if isinstance(value, (int, float)) else 0.0

@@ -13,9 +13,10 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from deploy.cli.connect import JsonOption
+from deploy.cli.connect import JsonOption, run
 from deploy.cli.errors import InputError
 from deploy.cli.output import gib, make_console, print_json, show_fields
+from deploy.cli.plan_history import check_risk, from_history, show
 from schemas.quantity import QuantityError, format_bytes, parse_bytes
 
 MOST_PODS: Final = 1_000_000
@@ -87,6 +88,16 @@ def plan(
     gpus_per_node: Annotated[
         int, typer.Option("--gpus-per-node", metavar="N", min=1, max=64, help="GPUs of a node.")
     ] = 8,
+    history: Annotated[
+        str | None,
+        typer.Option(
+            "--from-history",
+            metavar="POOL",
+            help="Say instead which oversell ratio the past of a pool would have borne.",
+        ),
+    ] = None,
+    days: Annotated[float, typer.Option("--days", min=0.01, max=366, help="How much of the past.")] = 7.0,
+    risk: Annotated[float, typer.Option("--risk", help="Part of all minutes that may be overloaded.")] = 0.01,
     as_json: JsonOption = False,
 ) -> None:
     """Say how many GPUs pods need, and what to give the allocators of such a cluster.
@@ -95,7 +106,14 @@ def plan(
     Examples:
       gpubus plan --pods 100 --memory 4G --gpu-memory 80G --utilization 0.8
       gpubus plan --kind 100x4G --kind 8x40G --gpus-per-node 4 --json
+      GPUBUS_METRICS=greptime://HOST:4000/public gpubus plan --from-history shared --days 7 --risk 0.01
     """
+    if history is not None:
+        if pods is not None or memory is not None or kinds:
+            raise InputError("--from-history looks at the pods that there were: drop --pods, --memory and --kind")
+        check_risk(risk)
+        show(run(from_history(history, days, risk)), history, days, risk, as_json=as_json)
+        return
     found = work_out(
         _kinds(pods, memory, kinds or []), _amount("--gpu-memory", gpu_memory), _share(utilization), gpus_per_node
     )
