@@ -233,8 +233,9 @@ class Replace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         hash: What the new one is to be labelled with.
         isolation: Isolation mode of an agent's node.
-        keep: Pods of a worker that stay ready: more than these are replaced at once, and the others when those are well.
-        first: Whether one pod of a worker goes first, alone.
+        up: Pods of a worker that were ready before, of those that it wants.
+        at_once: How many of these may be down; the others are replaced when those have come up.
+        first: Whether one of them goes first, alone.
     """
 
     pool: str
@@ -244,7 +245,8 @@ class Replace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     template: Template
     hash: str
     isolation: str = ""
-    keep: Amount = 0
+    up: Amount = 0
+    at_once: Amount = 0
     first: bool = False
 
 

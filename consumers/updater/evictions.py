@@ -58,20 +58,23 @@ async def replace_worker(client: Client, request: Replace) -> Replaced:
 def choose_workers(pods: Iterable[KubePod], request: Replace) -> tuple[list[KubePod], list[KubePod]]:
     """Return which of a workload's pods to evict now, and which later. Pure.
 
-    Those that are down take nothing away and go at once; of the others as many as leave ``keep`` ready, the oldest first. As
-    long as ``first`` is asked for and none has come up with the template, one alone is tried.
+    Those that are down take nothing away and go at once; of the others as many as may be down, the oldest first. Who was
+    evicted and has no successor yet is counted by being missed. As long as ``first`` is asked for and none has come up with the
+    template, one alone is tried.
     """
     pods = list(pods)
     current = [pod for pod in pods if pod.metadata.labels.get(TEMPLATE_HASH) == request.hash]
     outdated = [pod for pod in pods if pod not in current and not pod.metadata.deletion_timestamp]
     outdated.sort(key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
     up = [pod for pod in outdated if _is_up(pod)]
-    if request.first and not any(map(_is_up, current)):
-        ending = any(pod.metadata.deletion_timestamp for pod in pods)
-        chosen = [] if current or ending else (up or outdated)[:1]
-    else:
-        room = len(up) + sum(map(_is_up, current)) - request.keep
-        chosen = [pod for pod in outdated if pod not in up] + up[: max(room, 0)]
+    proven = sum(map(_is_up, current))
+    alone = request.first and not proven
+    down = request.up - len(up) - proven
+    room = max((1 if alone else request.at_once) - down, 0)
+    chosen = [pod for pod in outdated if pod not in up] + up[:room]
+    if alone:  # a pod that is ready, for one that was down before would prove nothing
+        one = up[: min(room, 1)] if up else outdated[:1]
+        chosen = [] if current else one
     return chosen, [pod for pod in outdated if pod not in chosen]
 
 

@@ -84,11 +84,10 @@ def request_of(record: Rollout, one: BatchMember, member: Member, policy: Update
     before; of a canary's one goes first.
     """
     wanted = member.wanted or member.pods
-    keep = min(one.pods_ready, wanted) - batch_size(wanted, policy.batch_percentage)
     return Replace(
         pool=record.pool, component=record.component, name=one.name, uid=one.uid, template=record.target,
-        hash=member_hashes(record.target)(member), isolation=member.isolation, keep=max(keep, 0),
-        first=record.phase == "canary" and one.pods_ready > 0,
+        hash=member_hashes(record.target)(member), isolation=member.isolation, up=min(one.pods_ready, wanted),
+        at_once=batch_size(wanted, policy.batch_percentage), first=record.phase == "canary" and one.pods_ready > 0,
     )  # fmt: skip
 
 

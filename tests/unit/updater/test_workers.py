@@ -26,9 +26,17 @@ def pod(number: int, made_from: str = "old", *, ready: bool = True, **meta: Any)
     return msgspec.convert({"metadata": stated | meta, "spec": {}, "status": status}, KubePod)
 
 
-def choose(pods: list[KubePod], keep: int = 0, *, first: bool = False) -> tuple[list[str], list[str]]:
+def choose(pods: list[KubePod], up: int = 0, at_once: int = 0, *, first: bool = False) -> tuple[list[str], list[str]]:
     request = Replace(
-        pool="p", component="worker", name="ns/w", uid="u", template=NEW, hash="new", keep=keep, first=first
+        pool="p",
+        component="worker",
+        name="ns/w",
+        uid="u",
+        template=NEW,
+        hash="new",
+        up=up,
+        at_once=at_once,
+        first=first,
     )
     now, later = choose_workers(pods, request)
     return [one.metadata.name for one in now], [one.metadata.name for one in later]
@@ -36,37 +44,45 @@ def choose(pods: list[KubePod], keep: int = 0, *, first: bool = False) -> tuple[
 
 def test_the_oldest_go_as_long_as_enough_stay_ready() -> None:
     five = [pod(number) for number in (4, 2, 0, 1, 3)]
-    assert choose(five, keep=3) == (["w-0", "w-1"], ["w-2", "w-3", "w-4"])
-    assert choose([*five[:3], pod(1, "new", ready=False), pod(3, "new")], keep=3) == (["w-0"], ["w-2", "w-4"])
-    assert choose([*five[:3], pod(1, "new", ready=False)], keep=3) == ([], ["w-0", "w-2", "w-4"])
-    assert choose([pod(1, "new"), pod(2, "new", ready=False)], keep=3) == ([], [])
+    assert choose(five, up=5, at_once=2) == (["w-0", "w-1"], ["w-2", "w-3", "w-4"])
+    assert choose([*five[:3], pod(1, "new", ready=False), pod(3, "new")], up=5, at_once=2) == (["w-0"], ["w-2", "w-4"])
+    assert choose([*five[:3], pod(1, "new", ready=False)], up=5, at_once=2) == ([], ["w-0", "w-2", "w-4"])
+    assert choose([pod(1, "new"), pod(2, "new", ready=False)], up=5, at_once=2) == ([], [])
 
 
 def test_what_is_down_takes_nothing_away_and_what_is_ending_is_gone_already() -> None:
     ending = pod(5, deletionTimestamp="2026-01-01T01:00:00Z")
-    assert choose([pod(0), pod(1, ready=False), ending], keep=1) == (["w-1"], ["w-0"])
-    assert choose([ending], keep=0) == ([], [])
+    assert choose([pod(0), pod(1, ready=False), ending], up=2, at_once=1) == (["w-1"], ["w-0"])
+    assert choose([ending], up=1, at_once=1) == ([], [])
 
 
 def test_a_canary_s_first_pod_goes_alone_until_it_has_come_up() -> None:
-    three = [pod(0, ready=False), pod(1), pod(2)]
-    assert choose(three, first=True) == (["w-1"], ["w-0", "w-2"])  # one that was down would prove nothing
-    assert choose([three[0], pod(1, deletionTimestamp="2026-01-01T01:00:00Z"), three[2]], first=True)[0] == []
-    assert choose([three[0], pod(1, "new", ready=False), three[2]], first=True)[0] == []
-    assert choose([three[0], pod(1, "new"), three[2]], first=True) == (["w-0", "w-2"], [])
+    three, facts = [pod(0, ready=False), pod(1), pod(2)], {"up": 2, "at_once": 2, "first": True}
+    assert choose(three, **facts) == (["w-1"], ["w-0", "w-2"])  # one that was down would prove nothing
+    gone, ending = three[::2], pod(1, deletionTimestamp="2026-01-01T01:00:00Z")
+    assert choose(gone, **facts)[0] == []  # its successor is yet to be made
+    assert choose([*gone, ending], **facts)[0] == []
+    assert choose([*gone, pod(1, "new", ready=False)], **facts)[0] == []
+    assert choose([*gone, pod(1, "new")], **facts) == (["w-0", "w-2"], [])
+    lone = {"up": 1, "at_once": 1, "first": True}
+    assert choose([pod(0)], **lone) == (["w-0"], [])
+    assert choose([pod(0, ready=False)], **lone) == (["w-0"], [])  # it went down meanwhile
 
 
-def test_as_many_stay_ready_as_the_percentage_leaves_of_those_that_were() -> None:
-    record = Rollout(pool="p", component="worker", target=NEW, changed_at=START, step="batch", phase="batch")
+def test_as_many_may_be_down_as_the_percentage_says_of_those_that_are_wanted() -> None:
+    record = Rollout(pool="p", component="worker", target=NEW, changed_at=START, step="batch", phase="canary")
 
-    def keep(ready: int, wanted: int, percentage: int) -> int:
+    def asked(ready: int, wanted: int, percentage: int) -> tuple[int, int, bool]:
         member = Member(pool="p", component="worker", name="w", uid="u", hash="", created_at=START, wanted=wanted)
         one = BatchMember(name="w", uid="u", pods_ready=ready)
-        return request_of(record, one, member, UpdatePolicy(batch_percentage=percentage)).keep
+        request = request_of(record, one, member, UpdatePolicy(batch_percentage=percentage))
+        return request.up, request.at_once, request.first
 
-    assert [keep(*facts) for facts in ((10, 10, 20), (10, 10, 1), (10, 10, 100), (3, 10, 20), (10, 4, 25), (0, 4, 25))] == [
-        8, 9, 0, 1, 3, 0,
-    ]  # fmt: skip
+    assert asked(10, 10, 20) == (10, 2, True)
+    assert asked(10, 10, 1) == (10, 1, True)
+    assert asked(3, 10, 100) == (3, 10, True)
+    assert asked(10, 4, 25) == (4, 1, True)  # it was scaled down
+    assert asked(0, 4, 25) == (0, 1, False)  # none was up, so none would prove anything
 
 
 def half_done(**policy: Any) -> World:

@@ -39,6 +39,7 @@ class World:
         self.blocked: dict[str, str] = {}
         self.stuck: set[str] = set()
         self.wanted: dict[str, int] = {}
+        self.parts: dict[str, int] = {}
         self.answers: Callable[[], Replaced] | None = None
         self.most_down = 0
         for number in range(count):
@@ -96,6 +97,9 @@ class World:
         assert self.record is not None
         if self.answers is not None:
             return self.answers()
+        if one.name in self.parts:
+            pods, self.parts[one.name] = self.parts[one.name], 0
+            return Replaced(outcome="part", message="others wait", pods=pods)
         member = self.members.get(one.name)
         if one.name in self.blocked:
             return Replaced(outcome="blocked", message=self.blocked[one.name])
@@ -113,7 +117,8 @@ class World:
     def step(self) -> bool:
         """Jump to the next instant at which anything can happen, and settle; return whether there was one."""
         assert self.record is not None
-        assert self.spec is not None
+        if self.spec is None:
+            return False
         look = due(self.record, self.spec.policy, self.now)
         instants = [*self.rises.values(), *([look] if look is not None else [])]
         if not instants:
