@@ -141,8 +141,10 @@ class _Step:
 
     def _made_since(self) -> bool:
         """Whether all that is out of date was made when new members took the template already."""
-        since = self.record.since
-        return since is not None and all(member.created_at > since for member in self.outdated)
+        if self.record.since is None:
+            return False
+        since = self.record.since.replace(microsecond=0)  # an API server tells whole seconds, the last that began
+        return all(member.created_at >= since for member in self.outdated)
 
     def _outdated(self) -> Rollout | None:
         if not self.outdated:

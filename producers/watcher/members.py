@@ -17,7 +17,9 @@ from schemas.kube.resources import TensorFusionWorkload
 from schemas.rollout import COMPONENTS, Component, Member
 
 Key = tuple[str, ...]
-"""Pool, component, and the member's name. Of a worker the pool is left out: it is that of its workload."""
+"""Pool, component, and the member's name. The pool is left out of a worker, which is in that of its workload, and of an agent,
+which is in that of its node, whichever made it.
+"""
 
 HYPERVISOR: Final = "hypervisor"
 WORKER: Final = "worker"
@@ -30,6 +32,7 @@ class Part(NamedTuple):
     """One pod of a member; ``owner`` is the UID of its controller, ``maker`` what that is, as ``apiVersion/kind/name``."""
 
     uid: str
+    pool: str
     owner: str
     maker: str
     hash: str
@@ -133,20 +136,31 @@ class Members:
             pods_ready=ready,
         )
 
-    def project_agent(self, key: Key, *, isolation: str, vendor: str, since: str) -> Member:
+    def project_agent(self, pool: str, name: str, *, isolation: str, vendor: str, since: str) -> Member:
         """Return the agent of a node in the pool as STATE says it, whether or not it has a pod.
 
+        One that another pool has made, before the node came to this, is out of date whatever it was made from.
+
         Args:
-            key: Which one.
+            pool: Where the node is.
+            name: The node.
             isolation: Isolation mode of its node.
             vendor: Vendor of the GPUs there.
             since: When the node was made.
         """
-        pool, _, name = key
+        key = agent_key(name)
         known = self.project(key) or Member(
             pool=pool, component=HYPERVISOR, name=name, uid="", hash="", created_at=_time(since)
         )
-        return msgspec.structs.replace(known, isolation=isolation, vendor=vendor, owned=True)
+        ours = all(part.pool == pool for part in self._parts.get(key, {}).values())
+        return msgspec.structs.replace(
+            known, pool=pool, hash=known.hash if ours else "", isolation=isolation, vendor=vendor, owned=True
+        )
+
+
+def agent_key(node: str) -> Key:
+    """Return the key of a node's agent."""
+    return "", HYPERVISOR, node
 
 
 def _oldest(parts: Iterable[Part]) -> Part:
@@ -172,7 +186,7 @@ def _home(item: KubePod) -> Key | None:
     pool = meta.labels.get(POOL) or meta.annotations.get(POOL, "")
     owner = _controller(item)
     if component == HYPERVISOR:
-        return (pool, HYPERVISOR, item.spec.node_name) if pool and item.spec.node_name else None
+        return agent_key(item.spec.node_name) if pool and item.spec.node_name else None
     if component not in (WORKER, CLIENT):
         return None
     if owner is not None and owner.kind == WORKLOAD_KIND:
@@ -191,6 +205,7 @@ def _part(item: KubePod) -> Part:
     owner = _controller(item)
     return Part(
         uid=meta.uid,
+        pool=meta.labels.get(POOL) or meta.annotations.get(POOL, ""),
         owner=owner.uid if owner is not None else "",
         maker=f"{owner.api_version}/{owner.kind}/{owner.name}" if owner is not None else "",
         hash=meta.labels.get(TEMPLATE_HASH, ""),

@@ -10,7 +10,7 @@ import msgspec
 from bus import subjects
 from producers.watcher import volumes
 from producers.watcher.budgets import Budgets
-from producers.watcher.members import HYPERVISOR, WORKER, Members
+from producers.watcher.members import HYPERVISOR, WORKER, Members, agent_key
 from producers.watcher.nodes import Nodes
 from producers.watcher.plan import About, Key, Stored
 from producers.watcher.pods import Pods
@@ -118,12 +118,13 @@ class World:
             self._mark(MEMBER, (pool, HYPERVISOR, name))
 
     def _on_member(self, key: Key) -> None:
-        if key[1] == WORKER:
-            self._on_workload(key[2])
-            return
-        self._mark(MEMBER, key)
-        if key[1] == HYPERVISOR:
-            self._mark(NODE, (key[2],))
+        match key:
+            case (_, "worker", name):
+                self._on_workload(name)
+            case (_, "hypervisor", name):
+                self._on_node(name)
+            case _:
+                self._mark(MEMBER, key)
 
     def _on_workload(self, name: str) -> None:
         """A workload, its pool or its workers have changed: it is a member of the pool that it is in, and of no other."""
@@ -239,7 +240,7 @@ class World:
         node, version = self.nodes.project(name, self.settings.pool_of), self.nodes.version(name)
         if node is None or node.pool not in self._agents_in:
             return node, version
-        agent = (node.pool, HYPERVISOR, name)
+        agent = agent_key(name)
         version = max(version, self.members.version(agent))
         if self.members.away(agent):
             node = msgspec.structs.replace(node, cordoned_gpus=(EVERY_GPU,))
@@ -263,17 +264,17 @@ class World:
         pool, component, name = key
         if component == WORKER:
             return self._worker(pool, name)
-        version = self.members.version(key)
         if component != HYPERVISOR:
-            return self.members.project(key), version
-        version = max(version, self.nodes.version(name))
+            return self.members.project(key), self.members.version(key)
+        version = max(self.members.version(agent_key(name)), self.nodes.version(name))
         node = self.nodes.get(name)
         manager = self.settings.manager(pool, node) if node is not None else None
         if node is None or manager is None:
             return None, version
         meta = node.metadata
         member = self.members.project_agent(
-            key,
+            pool,
+            name,
             isolation=isolation_of(manager, meta.labels),
             vendor=meta.labels.get(VENDOR, manager.default_vendor),
             since=meta.creation_timestamp,

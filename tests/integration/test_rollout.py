@@ -198,6 +198,27 @@ async def test_a_crash_looping_image_stops_after_the_canary_and_rollback_restore
     }  # fmt: skip
 
 
+async def test_a_node_that_comes_to_another_pool_gets_that_pool_s_agent(cluster: Cluster, bus: Bus, start) -> None:
+    await cluster.add_nodes(["node-0"], "other")
+    await cluster.add_nodes(["node-1"])
+    other = pool(agents("agent:other"))
+    other["metadata"]["name"] = "other"
+    manager = other["spec"]["nodeManagerConfig"]
+    manager["nodeSelector"]["nodeSelectorTerms"][0]["matchExpressions"][0]["values"] = ["other"]
+    await asyncio.gather(cluster.apply(other), cluster.apply(pool(agents("agent:1"))))
+    log = await Log(bus, "hypervisor").start()
+    async with Kubelet(cluster, SYSTEM) as kubelet:
+        await asyncio.gather(*map(start, ("updater", "actuator", "watcher")))
+        await log.ready(1)
+        await eventually(lambda: kubelet.images.get("node-0") == "agent:other", PATIENCE_S)
+        body = json.dumps({"metadata": {"labels": {"pool": POOL}}}).encode()
+        await cluster.client.call("PATCH", resource_path("v1", "nodes", name="node-0"), body=body, content_type=MERGE)
+        done = await log.reaches("synced", lambda record: record.number == 1)
+        assert (done.updated, done.total) == (2, 2)
+    assert kubelet.images == {"node-0": "agent:1", "node-1": "agent:1"}
+    assert {name: len(made) for name, made in kubelet.made.items()} == {"node-0": 2, "node-1": 1}
+
+
 async def nodes(bus: Bus) -> list[Node]:
     """Return the nodes as the allocators see them."""
     records, _ = await history.newest(bus, STATE, ["gpubus.state.node.*"])

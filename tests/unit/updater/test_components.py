@@ -202,13 +202,23 @@ def test_images_of_providers_are_kept_with_the_template_that_their_revision_stan
 
 
 def test_an_agent_is_a_member_as_long_as_its_node_is_in_the_pool() -> None:
-    members, key = Members(lambda _: None), ("p", "hypervisor", "n")
+    changed: list[tuple[str, ...]] = []
+    members = Members(changed.append)
     facts = {"since": "2026-01-01T00:00:00Z", "isolation": "hard", "vendor": "NVIDIA"}
-    missing = members.project_agent(key, **facts)
+    missing = members.project_agent("p", "n", **facts)
     assert (missing.uid, missing.hash, missing.ready, missing.isolation) == ("", "", False, "hard")
     members.put(pod("hypervisor-n", "hypervisor", metadata={"ownerReferences": []}))
-    agent = members.project_agent(key, **facts)
+    assert changed == [("", "hypervisor", "n")]
+    agent = members.project_agent("p", "n", **facts)
     assert (agent.uid, agent.owned, agent.ready, agent.vendor) == ("uid-hypervisor-n", True, True, "NVIDIA")
+
+
+def test_an_agent_that_another_pool_has_made_is_out_of_date_in_the_pool_that_its_node_came_to() -> None:
+    members, facts = Members(lambda _: None), {"since": "2026-01-01T00:00:00Z", "isolation": "soft", "vendor": "NVIDIA"}
+    members.put(pod("hypervisor-n", "hypervisor"))
+    moved = members.project_agent("q", "n", **facts)
+    assert (moved.pool, moved.uid, moved.hash, moved.ready) == ("q", "uid-hypervisor-n", "", True)
+    assert members.project_agent("p", "n", **facts).hash == "h1"
 
 
 def test_an_agent_s_name_fits_a_host_name_and_stays_its_own() -> None:
