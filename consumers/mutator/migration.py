@@ -60,7 +60,7 @@ def migrated(
         native: Resources of native device plugins.
         config: HAMi's words.
     """
-    if not rules.enable or _speaks(pod, config) or not _asks(pod, native):
+    if not rules.enable or speaks(pod, config) or not asks(pod, native):
         return pod
     scope = rules.scope
     if scope.excludes is not None and _matches(scope.excludes, pod, namespace, unknown=True):
@@ -74,7 +74,8 @@ def migrated(
     )
 
 
-def _speaks(pod: PodSpecView, config: HamiConfig) -> bool:
+def speaks(pod: PodSpecView, config: HamiConfig) -> bool:
+    """Return whether a pod says itself, in either dialect, what is to become of it."""
     return (
         keys.ENABLED in pod.labels
         or pod.labels.get(_IGNORE) == "ignore"
@@ -88,7 +89,8 @@ def _speaks(pod: PodSpecView, config: HamiConfig) -> bool:
     )
 
 
-def _asks(pod: PodSpecView, native: Iterable[str]) -> bool:
+def asks(pod: PodSpecView, native: Iterable[str]) -> bool:
+    """Return whether a container asks for GPUs of a native device plugin."""
     amounts = (container.resource(name) for name in native for container in pod.containers)
     return any(amount not in (None, "0") for amount in amounts)
 

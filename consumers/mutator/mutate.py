@@ -14,10 +14,11 @@ from consumers.mutator.alike import Alike
 from consumers.mutator.client import Client
 from consumers.mutator.environment import Variable, literal
 from consumers.mutator.isolation import ADDED, isolate
-from consumers.mutator.migration import migrated
+from consumers.mutator.migration import asks, migrated, speaks
 from consumers.mutator.moved import move
 from consumers.mutator.options import Images, Options
 from consumers.mutator.patch import diff
+from consumers.mutator.progressive import apart
 from consumers.mutator.quota import Bounds, check
 from schemas.admission import PatchOperation
 from schemas.dialects import HamiConfig, PodSpecView, RequestError, TensorFusionDefaults, parse_pod
@@ -29,6 +30,7 @@ from schemas.dialects.view import POOL_KEY, ContainerView
 from schemas.kube.components import DEFAULT_VENDOR, TEMPLATE_HASH, WORKLOAD_KIND
 from schemas.kube.core import KubePod
 from schemas.kube.merge import merge
+from schemas.kube.occupied import TOLERATION
 from schemas.kube.views import view_of
 from schemas.pod import WHOLE, GpuRequest
 
@@ -39,10 +41,6 @@ SLOT_LABEL: Final = "gpubus.io/slot"
 """Label of a pod that counts among a controller's ``enabled-replicas``: UID of the admission that took its slot."""
 
 _PRIORITY: Final = "nvidia.com/priority"
-_TOLERATION: Final = {
-    "key": "tensor-fusion.ai/used-by", "operator": "Equal", "value": "tensor-fusion", "effect": "PreferNoSchedule",
-}  # fmt: skip
-
 
 _NO_HOST_PORT: Final = f"label {keys.HOST_PORT}: gpubus assigns no ports of nodes; write hostPort yourself"
 
@@ -67,15 +65,17 @@ class Mutation(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         request: What it asks of us; None for a pod that is not ours.
-        patch: What changes in it; nothing for a pod that is not ours.
+        patch: What changes in it; for a pod that is not ours at most which nodes it keeps to.
         warnings: What its user should know.
-        slot: What must be taken before the patch applies; without it the pod stays as it is.
+        slot: What must be taken before the patch applies.
+        left: What changes in the pod without it.
     """
 
     request: GpuRequest | None = None
     patch: tuple[PatchOperation, ...] = ()
     warnings: tuple[str, ...] = ()
     slot: Slot | None = None
+    left: tuple[PatchOperation, ...] = ()
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,9 +120,13 @@ def mutate(raw: bytes, namespace: str, admission: str, context: Context) -> Muta
     defaults = context.defaults(namespace, view.annotation(keys.PROFILE), view.annotation(POOL_KEY))
     hami, native = _hami(context), tuple(name for name, _ in defaults.native_resources)
     view = migrated(view, context.options.auto_migration, context.namespaces(namespace), native, hami)
-    request = context.alike.get(view, lambda pod: parse_pod(pod, tensorfusion_defaults=defaults, hami_config=hami))
+    beside = context.options.nvidia_operator_progressive_migration and asks(view, native)
+    request = None
+    if not beside or speaks(view, hami) or view.scheduler_name in hami.scheduler_names:
+        request = context.alike.get(view, lambda pod: parse_pod(pod, tensorfusion_defaults=defaults, hami_config=hami))
+    left = diff(pod, {**pod, "spec": apart(pod["spec"])}) if beside else ()
     if request is None:
-        return Mutation()
+        return Mutation(patch=left)
     _refuse(pod, request)
     _check_pool(view, request, context.pools)
     check(context.bounds(namespace), request)
@@ -131,7 +135,7 @@ def mutate(raw: bytes, namespace: str, admission: str, context: Context) -> Muta
     warnings = _change(changed, view, request, context, frozenset(native))
     if slot is not None:
         changed["metadata"]["labels"] = {**(changed["metadata"].get("labels") or {}), SLOT_LABEL: slot.id}
-    return Mutation(request=request, patch=diff(pod, changed), warnings=tuple(warnings), slot=slot)
+    return Mutation(request=request, patch=diff(pod, changed), warnings=tuple(warnings), slot=slot, left=left)
 
 
 def _hami(context: Context) -> HamiConfig:
@@ -237,6 +241,8 @@ def _change(
         spec["schedulerName"] = _scheduler(spec, options, options.hami_scheduler)
         taken = {context.hami.count_name, *context.hami.own_names, _PRIORITY}
         move(pod, frozenset(taken), _exclusive(view, request, context.hami))
+        if options.nvidia_operator_progressive_migration:
+            _tolerate(spec)
         if options.gpu_core_policy not in {"", "default"}:
             common.append(literal("GPU_CORE_UTILIZATION_POLICY", options.gpu_core_policy))
     else:
@@ -356,10 +362,15 @@ def _words(pod: dict[str, Any], view: PodSpecView, request: GpuRequest, client: 
     meta["labels"] = {
         **(meta.get("labels") or {}), keys.ENABLED: "true", keys.COMPONENT: "worker", POOL_KEY: request.pool, **extra,
     }  # fmt: skip
-    tolerations = spec.get("tolerations") or []
-    if _TOLERATION not in tolerations:
-        spec["tolerations"] = [*tolerations, _TOLERATION]
+    _tolerate(spec)
     wanted = PRIORITY_CLASSES[request.qos] if request.qos in PRIORITIES else ""
     if wanted and not spec.get("priorityClassName"):
         spec["priorityClassName"] = wanted
         spec.pop("priority", None)
+
+
+def _tolerate(spec: dict[str, Any]) -> None:
+    """Have a pod share nodes with others of ours; see :mod:`schemas.kube.occupied`."""
+    tolerations = spec.get("tolerations") or []
+    if TOLERATION not in tolerations:
+        spec["tolerations"] = [*tolerations, TOLERATION]

@@ -37,6 +37,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
         force_overwrite_default_scheduler: HAMi's flag: pods of ``default-scheduler`` that ask for GPUs are ours.
         auto_migration: Which pods with native GPU limits become ours as TensorFusion's; all others with such limits are read
             in HAMi's words.
+        nvidia_operator_progressive_migration: The native device plugin gives out GPUs beside us: pods with its limits that say
+            nothing in HAMi's words either stay with it, on nodes where pods hold no GPU of ours.
     """
 
     scheduler: str = "tensor-fusion-scheduler"
@@ -49,6 +51,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
     memory_factor: Annotated[int, msgspec.Meta(ge=1)] = 1
     force_overwrite_default_scheduler: bool = True
     auto_migration: AutoMigration = AutoMigration()
+    nvidia_operator_progressive_migration: bool = False
 
     def __post_init__(self) -> None:
         if self.gpu_core_policy not in ("", "default", "force", "disable"):

@@ -87,7 +87,7 @@ class Mutator:
         slot = found.slot
         if slot is not None and not await self._counters.take(slot.owner, slot.id, slot.limit, dry_run=request.dry_run):
             self.statistics.left += 1
-            return Admitted(allowed=True)
+            return Admitted(allowed=True, patch=found.left)
         return self._changed(found)
 
     def _mutate(self, request: Admit) -> Mutation | Admitted:
@@ -100,7 +100,7 @@ class Mutator:
             return Admitted(allowed=False, message=f"gpubus: {error}", code=code)
         if mutation.request is None:
             self.statistics.left += 1
-            return Admitted(allowed=True)
+            return Admitted(allowed=True, patch=mutation.patch)
         return mutation
 
     def _changed(self, mutation: Mutation) -> Admitted:

@@ -28,6 +28,7 @@ _PURPOSES: Final = {
     "workload": "Keep as many workers of each TensorFusionWorkload as it wants, until SIGTERM.",
     "scaler": "Keep pools at their size (GPUBUS_OFFERS), and advise workloads what to ask for (GPUBUS_METRICS), until SIGTERM.",
     "status": "Write the state of nodes, GPUs and pools back to their custom resources, until SIGTERM.",
+    "tainter": "Have nodes say that pods hold GPUs of ours there (progressive migration), until SIGTERM.",
     "reconciler": "Compare the ledger with the API server every minute, and repair what is provably safe, until SIGTERM.",
 }
 
@@ -45,13 +46,13 @@ def _add(role: str, purpose: str) -> None:
         metrics: MetricsPortOption = -1,
         exit_with_stdin: StdinOption = False,
     ) -> None:
-        from deploy.local.roles import CLUSTER_ROLES, unique_name
+        from deploy.local.roles import CLUSTER_ROLES, COEXISTING_ROLES, unique_name
 
         check_replicas(replicas)
         if kubeconfig is not None:
             os.environ["KUBECONFIG"] = str(kubeconfig)
         process = run_process(
-            CLUSTER_ROLES[role],
+            (CLUSTER_ROLES | COEXISTING_ROLES)[role],
             unique_name(role, name),
             servers(nats),
             replicas,

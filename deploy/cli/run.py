@@ -83,11 +83,11 @@ def role(
     GPUBUS_METRICS says where the recorder and the alerter keep metrics: duckdb:FILE or greptime://HOST:4000/DATABASE,
     GPUBUS_ALERT_RULES names the alerter's file of rules, GPUBUS_ALERTMANAGER the notifier's addresses.
     """
-    from deploy.local.roles import ASKED_ROLES, CLUSTER_ROLES, METRICS_ROLES, ROLES, unique_name
+    from deploy.local.roles import ASKED_ROLES, CLUSTER_ROLES, COEXISTING_ROLES, METRICS_ROLES, ROLES, unique_name
 
     plays = {**ROLES, **METRICS_ROLES, **ASKED_ROLES}
     if role not in plays:
-        known = (*plays, "agent", "gateway", "mutator", *CLUSTER_ROLES)
+        known = (*plays, "agent", "gateway", "mutator", *CLUSTER_ROLES, *COEXISTING_ROLES)
         raise InputError(f"role {role!r} is unknown: choose one of {', '.join(known)}")
     check_replicas(replicas)
     process = run_process(

@@ -121,12 +121,19 @@ def webhook_command(
             "--auto-migration", help="Send native GPU limits of every vendor: autoMigration is in the mutator's file."
         ),
     ] = False,
+    progressive_migration: Annotated[
+        bool,
+        typer.Option(
+            "--progressive-migration",
+            help="As --auto-migration, and pods that opt out too: they keep to nodes of their own.",
+        ),
+    ] = False,
     native: Annotated[
         list[str] | None,
         typer.Option(
             "--native",
             metavar="RESOURCE",
-            help="With --auto-migration: a resource of inUseResourceNames; repeat. [default: those of NVIDIA and AMD]",
+            help="With either: a resource of inUseResourceNames; repeat. [default: those of NVIDIA and AMD]",
         ),
     ] = None,
     exclude: Annotated[
@@ -143,7 +150,7 @@ def webhook_command(
     """
     import yaml
 
-    from producers.gateway.configuration import Reach, webhook_configuration
+    from producers.gateway.configuration import HAMI, Reach, webhook_configuration
 
     if (service is None) == (url is None):
         raise InputError("say where the gateway is: --service NAMESPACE/NAME, or --url for one outside the cluster")
@@ -158,14 +165,18 @@ def webhook_command(
         if not _LABEL.fullmatch(text):
             raise InputError(f"{option} is {text!r}: use lower-case letters, digits and hyphens")
     excluded = tuple(sorted({"kube-system", *(exclude or ()), *(at[:1] if service is not None else ())}))
-    resources = _resources(native, hami=hami, auto_migration=auto_migration)
+    moved = _native(native, wanted=auto_migration or progressive_migration)
     try:
         found = webhook_configuration(
             name,
             ca_bundle=_authority(ca),
             service=(at[0], at[1]) if service is not None else None,
             url=url or "",
-            reach=Reach(resources=resources, excluded_namespaces=excluded),
+            reach=Reach(
+                resources=tuple(dict.fromkeys((*(HAMI if hami else ()), *moved))),
+                beside=moved if progressive_migration else (),
+                excluded_namespaces=excluded,
+            ),
             timeout_s=timeout,
         )
     except OSError as error:
@@ -175,17 +186,18 @@ def webhook_command(
     typer.echo(yaml.safe_dump(found, sort_keys=False, width=120), nl=False)
 
 
-def _resources(native: list[str] | None, *, hami: bool, auto_migration: bool) -> tuple[str, ...]:
-    """Return the resources that make the API server send us a pod."""
-    from producers.gateway.configuration import HAMI, NATIVE
+def _native(resources: list[str] | None, *, wanted: bool) -> tuple[str, ...]:
+    """Return the resources of native device plugins that make the API server send us a pod."""
+    from producers.gateway.configuration import NATIVE
 
-    if native and not auto_migration:
-        raise InputError("--native is for --auto-migration: give both, or neither")
-    for resource in native or ():
+    if resources and not wanted:
+        raise InputError(
+            "--native is for --auto-migration or --progressive-migration: give one of them too, or neither"
+        )
+    for resource in resources or ():
         if not _RESOURCE.fullmatch(resource):
             raise InputError(f"--native is {resource!r}: write the name of a resource, such as nvidia.com/gpu")
-    moved = tuple(native or NATIVE) if auto_migration else ()
-    return tuple(dict.fromkeys((*(HAMI if hami else ()), *moved)))
+    return tuple(resources or NATIVE) if wanted else ()
 
 
 @app.command("priorityclasses")

@@ -175,6 +175,17 @@ async def reconciler(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Ev
             await role.run(stop, ready=ready)
 
 
+async def tainter(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
+    """Have nodes say whether pods hold GPUs of ours there."""
+    from bus.kube.client import Client
+    from consumers.tainter.service import Tainter
+
+    async with await Client.connect() as client:
+        role = Tainter(bus, client, name)
+        with exposed("tainter", lambda: role.statistics):
+            await role.run(stop, ready=ready)
+
+
 ROLES: Final[dict[str, Role]] = {"allocator": allocator, "updater": updater}
 """Roles that need a bus only."""
 
@@ -196,6 +207,10 @@ CLUSTER_ROLES: Final[dict[str, Role]] = {
 """Roles that need a Kubernetes cluster too, and the scaler a metrics store besides; ``KUBECONFIG`` or the pod's service account
 says which cluster.
 """
+
+
+COEXISTING_ROLES: Final[dict[str, Role]] = {"tainter": tainter}
+"""Roles for a cluster in which the native device plugin gives out GPUs too."""
 
 
 def unique_name(role: str, name: str | None = None) -> str:

@@ -30,11 +30,14 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         resources: Pods whose containers have a limit of one of these; empty for TensorFusion's words alone.
+        beside: Pods whose containers have a limit of one of these are sent whatever else they say, so that they keep to nodes
+            without GPUs of ours (progressive migration).
         excluded_namespaces: Namespaces whose pods are never sent: ours among them, or we could not start.
         namespace_labels: Labels that a namespace must have; empty for all.
     """
 
     resources: tuple[str, ...] = HAMI
+    beside: tuple[str, ...] = ()
     excluded_namespaces: tuple[str, ...] = ("kube-system",)
     namespace_labels: dict[str, str] = {}
 
@@ -97,13 +100,13 @@ def webhook_configuration(
                     }
                 ],
                 "namespaceSelector": {"matchLabels": reach.namespace_labels, "matchExpressions": expressions},
-                "matchConditions": [{"name": "asks-for-gpus", "expression": condition(reach.resources)}],
+                "matchConditions": [{"name": "asks-for-gpus", "expression": condition(reach.resources, reach.beside)}],
             }
         ],
     }
 
 
-def condition(resources: Sequence[str]) -> str:
+def condition(resources: Sequence[str], beside: Sequence[str] = ()) -> str:
     """Return the CEL expression that is true for pods that ask for GPUs, and never fails."""
     labels = "has(object.metadata.labels)"
     annotations = "has(object.metadata.annotations)"
@@ -111,18 +114,23 @@ def condition(resources: Sequence[str]) -> str:
     off = f"({labels} && {label} && object.metadata.labels['{ENABLED}'] == 'false')"
     on = f"({labels} && {label})"
     asks = f"({annotations} && [{_list(ASKING)}].exists(key, key in object.metadata.annotations))"
-    wants = [on, asks]
-    if resources:
-        within = (
-            "has(c.resources) && ("
-            f"(has(c.resources.limits) && [{_list(resources)}].exists(r, r in c.resources.limits)) || "
-            f"(has(c.resources.requests) && [{_list(resources)}].exists(r, r in c.resources.requests)))"
-        )
-        wants += [
-            f"object.spec.containers.exists(c, {within})",
-            f"(has(object.spec.initContainers) && object.spec.initContainers.exists(c, {within}))",
-        ]
-    return f"!{off} && ({' || '.join(wants)})"
+    wants = f"!{off} && ({' || '.join([on, asks, *_limits(resources)])})"
+    return f"({wants}) || {' || '.join(_limits(beside))}" if beside else wants
+
+
+def _limits(resources: Sequence[str]) -> list[str]:
+    """Return expressions of which one is true for pods of which a container has one of these resources."""
+    if not resources:
+        return []
+    within = (
+        "has(c.resources) && ("
+        f"(has(c.resources.limits) && [{_list(resources)}].exists(r, r in c.resources.limits)) || "
+        f"(has(c.resources.requests) && [{_list(resources)}].exists(r, r in c.resources.requests)))"
+    )
+    return [
+        f"object.spec.containers.exists(c, {within})",
+        f"(has(object.spec.initContainers) && object.spec.initContainers.exists(c, {within}))",
+    ]
 
 
 def _list(words: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 import yaml
 
 from bus.connection import Bus
@@ -63,6 +64,17 @@ async def _prepare(kubeconfig: Path) -> None:
         documents += yaml.safe_load_all(render_priority_classes())
         await asyncio.gather(*map(cluster.apply, documents))
         await cluster.established()
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Path:
+    """Return a directory with a certificate, its key and who issued it."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    issued.private_key_pem.write_to_path(tmp_path / "tls.key")
+    (tmp_path / "tls.crt").write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+    return tmp_path
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-import trustme
 import yaml
 
 from bus.connection import Bus
@@ -43,7 +42,17 @@ spec:
 class Admission:
     """A watcher, two mutators and a gateway in processes of their own, and the configuration that sends pods to them."""
 
-    def __init__(self, cluster: Cluster, server: LocalServer, tls: Path, watchers: Path) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        server: LocalServer,
+        tls: Path,
+        watchers: Path,
+        *,
+        options: tuple[str, ...] = (),
+        reach: Reach = Reach(resources=HAMI),  # noqa: B008
+    ) -> None:
+        self._options, self._reach = options, reach
         self.cluster, self._server, self._tls = cluster, server, tls
         self._port = free_port()
         self.gateway: RoleProcess | None = None
@@ -53,7 +62,7 @@ class Admission:
     async def start(self) -> None:
         await self.watcher.start()
         for _ in range(2):
-            mutator = RoleProcess("mutator", [self._server.url])
+            mutator = RoleProcess("mutator", [self._server.url], *self._options)
             await mutator.start()
             self.mutators.append(mutator)
         await self.start_gateway()
@@ -62,7 +71,7 @@ class Admission:
                 NAME,
                 ca_bundle=(self._tls / "ca.pem").read_bytes(),
                 url=f"https://127.0.0.1:{self._port}",
-                reach=Reach(resources=HAMI),
+                reach=self._reach,
                 timeout_s=5,
             )
         )
@@ -78,16 +87,6 @@ class Admission:
         for process in (self.watcher, self.gateway, *self.mutators):
             if process is not None:
                 await process.kill()
-
-
-@pytest.fixture
-def tls(tmp_path: Path) -> Path:
-    authority = trustme.CA()
-    issued = authority.issue_cert("127.0.0.1")
-    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    issued.private_key_pem.write_to_path(tmp_path / "tls.key")
-    (tmp_path / "tls.crt").write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
-    return tmp_path
 
 
 @pytest.fixture

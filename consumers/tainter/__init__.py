@@ -1,0 +1,1 @@
+"""Keeps pods of the native device plugin off nodes where pods hold GPUs of ours."""
