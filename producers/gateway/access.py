@@ -34,7 +34,11 @@ class DeniedError(Exception):
 
     def __init__(self, code: int, problem: str, fix: str) -> None:
         super().__init__(f"{problem}: {fix}")
-        self.code, self.fix = code, fix
+        self.code, self.problem, self.fix = code, problem, fix
+
+    def again(self) -> "DeniedError":
+        """Return the same anew: one that is raised twice would remember where it was raised before."""
+        return DeniedError(self.code, self.problem, self.fix)
 
 
 class Access(Protocol):
@@ -152,7 +156,7 @@ class Reviews:
                 self._known.clear()
             self._known[key] = (now, denied)
         if denied is not None:
-            raise denied
+            raise denied.again()
 
     async def _ask(self, token: str, verb: str, path: str) -> DeniedError | None:
         who = await self._create(_REVIEWS, "authentication.k8s.io/v1", "TokenReview", {"token": token})

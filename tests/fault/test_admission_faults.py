@@ -6,8 +6,8 @@ import signal
 import time
 from collections import Counter
 from datetime import UTC, datetime
+from typing import Self
 
-import httpx
 import msgspec
 import pytest
 
@@ -47,6 +47,33 @@ def review(number: int) -> dict:
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
 
 
+class Connections:
+    """Kept-alive connections to a port of this machine; they cost a fifth of what an HTTP library's do."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for _, writer in self._idle:
+            writer.close()
+            await writer.wait_closed()
+
+    async def post(self, path: str, review: dict) -> tuple[int, bytes]:
+        body = msgspec.json.encode(review)
+        async with asyncio.timeout(TIMEOUT_S):
+            reader, writer = self._idle.pop() if self._idle else await asyncio.open_connection("127.0.0.1", self._port)
+            writer.write(f"POST {path} HTTP/1.1\r\nHost: g\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+            head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            answer = await reader.readexactly(length)
+        self._idle.append((reader, writer))
+        return int(head[9:12]), answer
+
+
 async def add_pool(bus: Bus) -> None:
     pool = CustomResource(
         plural="gpupools",
@@ -70,11 +97,9 @@ async def test_a_mutator_killed_under_load_fails_no_request_and_doubles_no_slot(
     gateway = GatewayService(bus, None, host="127.0.0.1", port=0)
     serving = asyncio.create_task(gateway.run(stop, ready=ready))
     await ready.wait()
-    url = f"http://127.0.0.1:{gateway.port}/mutate-v1-pod?timeout={TIMEOUT_S:g}s"
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     began = time.perf_counter()
 
-    async with httpx.AsyncClient(timeout=TIMEOUT_S, limits=limits) as client:
+    async with Connections(gateway.port) as connections:
 
         async def ask(number: int) -> tuple[int, dict, float]:
             await asyncio.sleep(began + number / RATE - time.perf_counter())
@@ -84,8 +109,8 @@ async def test_a_mutator_killed_under_load_fails_no_request_and_doubles_no_slot(
                 os.kill(mutators[0].pid, signal.SIGSTOP)
             elif number == OWNERS * PODS // 3 + 30:
                 await mutators[0].kill()
-            answer = await client.post(url, json=review(number))
-            return number, {"status": answer.status_code, "text": answer.text}, time.perf_counter() - sent
+            status, text = await connections.post(f"/mutate-v1-pod?timeout={TIMEOUT_S:g}s", review(number))
+            return number, {"status": status, "text": text}, time.perf_counter() - sent
 
         answers = await asyncio.gather(*(ask(number) for number in range(OWNERS * PODS)))
     stop.set()

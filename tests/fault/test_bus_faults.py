@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from bus import codec, ledger, subjects
+from bus import codec, ledger, rpc, subjects
 from bus.connection import Bus
 from bus.consumer import PullConsumer
 from bus.delivery import ConsumerSpec
-from bus.errors import ConflictError
+from bus.errors import CallError, ConflictError
 from bus.follower import Follower, Record
 from bus.streams import LEDGER, STATE, WORK, ensure_streams, stream_info
 from deploy.local.server import LocalServer
@@ -95,6 +95,24 @@ async def test_a_follower_notices_a_server_that_has_forgotten_everything(bus: Bu
         await publish(operator, subjects.state("node", "kept"), "new")
     await eventually(lambda: b"new" in followed.payloads and any(record.deleted for record in followed.seen))
     assert [record.subject for record in followed.seen if record.deleted] == [subjects.state("node", "lost")]
+
+
+async def test_short_calls_are_answered_again_after_a_restart(bus: Bus, server: LocalServer) -> None:
+    async def never(_: int) -> int:
+        raise AssertionError
+
+    service = rpc.Service(bus, "double", int, never, at_once=lambda number: 2 * number)
+    await service.start()
+    assert await rpc.call(bus, "double", 2, int) == 4
+    await restart(server)
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                assert await rpc.call(bus, "double", 3, int, timeout=1.0) == 6
+                break
+            except CallError:
+                await asyncio.sleep(0.05)
+    await service.stop()
 
 
 async def test_a_pull_consumer_survives_a_restart_and_the_deletion_of_its_durable(
