@@ -1,14 +1,20 @@
 """The roles a gpubus process can play, by name: what ``gpubus run ROLE`` and ``gpubus up`` start."""
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable
 from secrets import token_hex
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bus.connection import Bus
 from deploy.local.exposition import exposed
+
+if TYPE_CHECKING:
+    from bus.kube.client import Client
+
+log = logging.getLogger("gpubus.roles")
 
 Role = Callable[[Bus, str, asyncio.Event, asyncio.Event], Awaitable[None]]
 """Takes the bus, the process's unique name, the event that stops it, and the event it sets when it is ready."""
@@ -128,29 +134,45 @@ async def workload(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Even
 async def scaler(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
     """Keep pools at their size, and advise workloads what to ask for, by what they use."""
     from bus.kube.client import Client
-    from consumers.scaler.advisor import Advisor
+    from bus.tasks import end
     from consumers.scaler.exposition import families
     from consumers.scaler.sizer import Sizer
-    from deploy.local.monitoring import metrics_store, node_offers
+    from deploy.local.monitoring import node_offers
 
-    async with metrics_store() as store, await Client.connect() as client:
-        advisor, sizer = Advisor(bus, client, name, store), Sizer(bus, client, name, node_offers())
-        advising = asyncio.Event()
+    async with await Client.connect() as client:
+        sizer = Sizer(bus, client, name, node_offers())
+        with exposed("sizer", sizer.statistics, lambda: families(sizer.pools.recorded.values())):
+            both = [
+                asyncio.create_task(sizer.run(stop, ready=ready)),
+                asyncio.create_task(_advising(bus, client, name, stop)),
+            ]
+            try:
+                done, _ = await asyncio.wait(
+                    both, return_when=asyncio.FIRST_EXCEPTION
+                )  # each ends by itself when told to
+                for task in done:
+                    task.result()
+            finally:
+                await end(*both)
 
-        async def advise() -> None:
-            await advisor.run(stop, ready=advising)
 
-        async def size() -> None:
-            await advising.wait()
-            await sizer.run(stop, ready=ready)
+async def _advising(bus: Bus, client: "Client", name: str, stop: asyncio.Event) -> None:
+    """Advise workloads as long as there is a metrics store: pools are kept at their size without one."""
+    from consumers.metrics.store import StoreUnavailableError
+    from consumers.scaler.advisor import Advisor
+    from deploy.local.monitoring import METRICS, metrics_store
 
-        with (
-            exposed("scaler", advisor.statistics),
-            exposed("sizer", sizer.statistics, lambda: families(sizer.pools.recorded.values())),
-        ):
-            async with asyncio.TaskGroup() as both:
-                both.create_task(advise())
-                both.create_task(size())
+    if not os.environ.get(METRICS):
+        log.warning("%s is not set: workloads are not advised what to ask for", METRICS)
+        await stop.wait()
+    while not stop.is_set():
+        try:
+            async with metrics_store() as store:
+                role = Advisor(bus, client, name, store)
+                with exposed("scaler", role.statistics):
+                    await role.run(stop)
+        except StoreUnavailableError as error:
+            log.warning("workloads are not advised what to ask for: %s; trying again", error)
 
 
 async def status(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:

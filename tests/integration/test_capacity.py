@@ -8,6 +8,7 @@ import asyncio
 import random
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -178,3 +179,22 @@ async def test_bursts_are_absorbed_within_the_maximum_whatever_the_cloud_does_an
     assert set(keeper.kills) == set(STEPS)
     told, _ = await history.newest(bus, CAPACITY, ["gpubus.capacity.>"])
     assert told
+
+
+async def test_the_role_claims_what_the_minimum_needs_when_the_server_ticks(
+    cluster: Cluster, start, tmp_path: Path, monkeypatch
+) -> None:
+    offers = tmp_path / "offers.yaml"
+    offers.write_text("- {instanceType: g, gpuModel: A100, tflops: 312, vram: 80Gi, gpus: 2, costPerHour: 8}")
+    monkeypatch.setenv("GPUBUS_OFFERS", str(offers))
+    monkeypatch.delenv("GPUBUS_METRICS", raising=False)  # pools are kept at their size without a metrics store
+    await start("watcher")
+    await start("scaler")
+    await cluster.create(pool(minimum=3, most=4))
+    async with asyncio.timeout(60):
+        while len(claims := await cluster.list("GPUNodeClaim", api=API)) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    assert {claim["metadata"]["name"] for claim in claims} == {f"{POOL}-0", f"{POOL}-1"}
+    spec = claims[0]["spec"]
+    assert (spec["instanceType"], spec["gpuDeviceOffered"], spec["tflopsOffered"]) == ("g", 2, "624")
+    assert claims[0]["metadata"]["ownerReferences"][0]["name"] == POOL
