@@ -47,6 +47,10 @@ class QuantityError(ValueError):
     """A text is no quantity, or not one that the field can hold. The message names the field, the value and the fix."""
 
 
+class TooLargeError(QuantityError):
+    """The amount is more than Kubernetes can hold."""
+
+
 def parse(text: str, *, field: str = "quantity") -> Fraction:
     """Return the exact amount that ``text`` stands for, of either sign, in the quantity's own unit.
 
@@ -66,7 +70,9 @@ def parse(text: str, *, field: str = "quantity") -> Fraction:
     part = found["part"] or found["only_part"] or ""
     amount = _exact((found["whole"] or "") + part, len(part), found["suffix"] or "", int(exponent))
     if amount > LARGEST:
-        raise _refusal(field, text, "is more than Kubernetes can hold", f"use at most {LARGEST} (2^63-1)")
+        raise TooLargeError(
+            str(_refusal(field, text, "is more than Kubernetes can hold", f"use at most {LARGEST} (2^63-1)"))
+        )
     return -amount if found["sign"] == "-" else amount
 
 

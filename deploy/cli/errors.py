@@ -1,6 +1,7 @@
 """What ends a command early, and the exit code each ending has.
 
-0 done, 1 the answer is no, 2 the command line is wrong, 3 the bus could not answer, 70 a bug, 130 interrupted.
+0 done, 1 the answer is no, 2 the command line is wrong, 3 the bus could not answer, 70 a bug, 130 interrupted,
+141 whoever read the answer went away, as shells have it.
 Scripts can rely on these: a pod that nobody has decided about is not the same as a bus that is down.
 """
 
@@ -12,6 +13,7 @@ BAD_INPUT: Final = 2
 NO_BUS: Final = 3
 BUG: Final = 70
 INTERRUPTED: Final = 130
+UNHEARD: Final = 141
 
 
 class InputError(ValueError):

@@ -30,7 +30,7 @@ from deploy.cli import run as roles
 from deploy.cli import shadow as _shadow
 from deploy.cli import simulate as _simulate
 from deploy.cli import transfer as _transfer
-from deploy.cli.errors import BUG, INTERRUPTED, explain
+from deploy.cli.errors import BUG, INTERRUPTED, UNHEARD, explain
 
 HELP = """Share the GPUs of a Kubernetes cluster, and see why each pod got what it got.
 
@@ -107,6 +107,17 @@ def _open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
+def _unheard() -> int:
+    """Whoever read the answer has gone away: that is no answer. Python would complain once more when it flushes at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ is not None else 1)
+    return UNHEARD
+
+
+def _code(ending: SystemExit) -> int:
+    return ending.code if isinstance(ending.code, int) else BUG
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, by default that of the process, and return its exit code."""
     _open_standard_streams()
@@ -116,8 +127,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 stream.reconfigure(errors="backslashreplace")  # a name in UTF-8 must not fail an ASCII terminal
     try:
         code = app(args=None if arguments is None else list(arguments), prog_name="gpubus", standalone_mode=False)
+        sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
+    except BrokenPipeError:
+        return _unheard()
+    except SystemExit as ending:  # typer's own way to end when the reader of a pipe is gone
+        return _unheard() if type(sys.stdout).__name__ == "PacifyFlushWrapper" else _code(ending)
     except Exception as error:  # noqa: BLE001  explained, or shown in full as the bug that it is
         explained = explain(error)
         if explained is None:

@@ -42,8 +42,12 @@ def make_console() -> "Console":
     """Return a console on stdout that prints text as it is; colour only where the terminal and NO_COLOR allow."""
     from rich.console import Console
 
-    console = Console(markup=False, highlight=False, emoji=False)
-    return console if console.is_terminal else Console(markup=False, highlight=False, emoji=False, width=_PIPE_WIDTH)
+    class Ours(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich would end the process as if the answer were no
+
+    console = Ours(markup=False, highlight=False, emoji=False)
+    return console if console.is_terminal else Ours(markup=False, highlight=False, emoji=False, width=_PIPE_WIDTH)
 
 
 def make_table(console: "Console", columns: Sequence[str], rows: Sequence[Sequence[object]]) -> "Table":

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deploy.cli.connect import JsonOption, NatsOption, StoreOption, open_bus, run
-from deploy.cli.errors import NEGATIVE, InputError
-from deploy.cli.output import clean, make_console, print_json, show_fields, show_table
+from deploy.cli.errors import NEGATIVE, InputError, NotFoundError
+from deploy.cli.output import clean, make_console, print_json, show_fields, show_table, warn
 from deploy.cli.when import AtOption, SequenceOption, cut_of
 
 if TYPE_CHECKING:
-    from deploy.cli.fold import World
+    from consumers.allocator.inspector.view import View
     from deploy.replay.simulation import Outcome
     from schemas.kube.core import KubePod
     from schemas.pod import GpuRequest
@@ -51,15 +51,17 @@ def simulate(
       kubectl get pod trainer-0 -o yaml | gpubus simulate -f - --at 15m
     """
     pod = _read(file)
-    world = run(_load(at, seq, nats, store))
-    request = _request(pod, world, pool)
+    view = run(_load(at, seq, nats, store))
+    request = _request(pod, view, pool)
     for node in without or ():
-        if node not in world.snapshot.nodes():
+        if node not in view.snapshot.nodes():
             raise InputError(f"--without-node {node!r} is not known: `gpubus state --nodes` lists them")
     from deploy.replay.simulation import simulate as place
 
     namespace, name = pod.metadata.namespace or "default", pod.metadata.name or "pod"
-    outcome = place(world.snapshot, namespace, name, request, replicas=replicas, without=tuple(without or ()))
+    outcome = place(view, namespace, name, request, replicas=replicas, without=tuple(without or ()))
+    if request.gang is not None:
+        warn(f"the pod is looked at alone, and its gang needs {request.gang.min_members} members that all fit")
     if as_json:
         print_json({"request": request, "outcome": outcome})
     else:
@@ -103,18 +105,22 @@ def _check(file: Path, manifest: Any) -> None:
                 raise InputError(f"--file {file}: {part[:-1]} {key} is {value!r}: write it in quotes")
 
 
-async def _load(at: str | None, seq: int | None, nats: list[str] | None, store: Path | None) -> "World":
-    from deploy.cli.fold import World
+async def _load(at: str | None, seq: int | None, nats: list[str] | None, store: Path | None) -> "View":
+    from deploy.replay.simulation import load
 
     async with open_bus(nats, store) as bus:
-        return await World.load(bus, await cut_of(bus, at, seq))
+        return await load(bus, await cut_of(bus, at, seq))
 
 
-def _request(pod: "KubePod", world: "World", pool: str | None) -> "GpuRequest":
+def _request(pod: "KubePod", view: "View", pool: str | None) -> "GpuRequest":
     from schemas.dialects import HamiConfig, RequestError, TensorFusionDefaults, parse_pod
     from schemas.kube.views import view_of
 
-    pools = sorted(world.snapshot.pools())
+    pools = sorted(view.snapshot.pools())
+    if not pools:
+        raise NotFoundError(
+            "no pool was known then or is now, so there is no place for any pod: `gpubus events 'gpubus.state.pool.>'` shows them"
+        )
     default = pool or (pools[0] if len(pools) == 1 else "")
     try:
         found = parse_pod(

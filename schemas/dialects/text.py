@@ -131,6 +131,8 @@ def size(text: str, *, field: str) -> int:
     """
     try:
         return quantity.parse_bytes(text, field=field)
+    except quantity.TooLargeError as error:
+        raise RequestError(field, text, "is more than can be counted", f"write at most {quantity.LARGEST}") from error
     except quantity.QuantityError as error:
         raise RequestError(field, text, "is not a size that can be asked for", "write bytes such as 16Gi") from error
 
@@ -143,6 +145,8 @@ def exact(text: str, *, field: str) -> Fraction:
     """
     try:
         return quantity.parse(text, field=field)
+    except quantity.TooLargeError as error:
+        raise RequestError(field, text, "is more than can be counted", f"write at most {quantity.LARGEST}") from error
     except quantity.QuantityError as error:
         raise RequestError(field, text, "is not a number", "write a number in digits, such as 8192") from error
 

@@ -653,3 +653,17 @@ async def test_an_ascii_terminal_gets_escapes_instead_of_an_error(bus, server):
     shown = await asyncio.to_thread(gpubus, "events", "--no-follow", env=env)
     assert shown.returncode == 0
     assert "\\u30ce" in shown.stdout
+
+
+@pytest.mark.parametrize("command", [("--help",), ("state", "--json"), ("state", "--nodes"), ("events", "--no-follow")])
+def test_a_reader_that_goes_away_is_not_told_that_the_answer_is_no(server: LocalServer, bus: Bus, command) -> None:
+    del bus  # declares the streams
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as pipe:
+        arguments = [*command, *(("--nats", server.url) if command[0] != "--help" else ())]
+        done = subprocess.run(
+            [sys.executable, "-m", "deploy.cli.main", *arguments],
+            stdout=pipe, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (141 if command[0] != "events" else 0, "")

@@ -571,9 +571,10 @@ class World:
 def digest(snapshot: Snapshot) -> str:
     """Return the snapshot's digest, without the sequences that an allocator's own additions cannot know at first."""
     for node in NODES:
-        allocations = snapshot.allocations(node)
-        if not snapshot.host(node).frozen:
-            snapshot.set_allocations(node, [msgspec.structs.replace(a, since=0) for a in allocations])
+        frozen, allocations = snapshot.host(node).frozen, snapshot.allocations(node)
+        snapshot.set_allocations(node, [msgspec.structs.replace(a, since=0) for a in allocations])
+        if frozen:  # replacing them has thawed it
+            snapshot.freeze(node)
     return snapshot.digest()
 
 
