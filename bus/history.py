@@ -30,6 +30,9 @@ _stored = msgspec.json.Decoder(_Stored)
 AT_ONCE: Final = 4096
 """Records held for a reader before the server is asked to wait."""
 
+TOGETHER: Final = 512
+"""Records that a reader gets in one list."""
+
 
 async def read(
     bus: Bus, stream: str, filters: Sequence[str], apply: Callable[[Record], None], *, since: int = 1
@@ -75,8 +78,9 @@ async def batches(
             some.clear()
             taken, held[:] = held[:], []
             room.set()
-            if taken:
-                yield taken
+            for first in range(0, len(taken), TOGETHER):
+                yield taken[first : first + TOGETHER]
+                await asyncio.sleep(0)  # the server gives up on whoever does not read for ten seconds
     finally:
         await end(loading)
         await follower.stop()

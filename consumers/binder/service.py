@@ -28,6 +28,7 @@ from consumers.binder import pods
 from consumers.binder.events import Events, Note
 from consumers.binder.holdings import Holding, Holdings
 from consumers.binder.verdict import Verdict, judge
+from schemas.brief import brief
 from schemas.decision import Decision
 from schemas.event import Event
 from schemas.extender import ExtenderBindingResult
@@ -158,10 +159,8 @@ class Binder:
         if verdict.outcome == "bound":
             self._bound += 1
             self._marked.pop(decision.pod_uid, None)
-            gpus = ", ".join(str(gpu.index) for gpu in held.allocation.gpus)
-            where = f"{held.node}, GPU {gpus}" if gpus else held.node
             if decision.way != "extender":  # kube-scheduler says so itself
-                self._say(decision, "Normal", "Scheduled", "Binding", f"Assigned to {where}")
+                self._say(decision, "Normal", "Scheduled", "Binding", brief(decision))
             await self._tell_gateway(decision, "")
             return Done()
         self._released += 1
@@ -226,8 +225,7 @@ class Binder:
             pod = await pods.read(self._client, decision.namespace, decision.name)
             if pod is None or pod.metadata.uid != uid or pod.spec.node_name or self._holdings.get(uid) is not None:
                 return Done()
-            message = f"{decision.reason}: {decision.message}"
-            if not await pods.mark_unschedulable(self._client, pod, f"{message}. {decision.help}"):
+            if not await pods.mark_unschedulable(self._client, pod, brief(decision)):
                 return Retry(0.5)
         except KubeError as error:
             log.info("pod %s/%s: %s", decision.namespace, decision.name, error)
@@ -236,7 +234,7 @@ class Binder:
         self._marked[uid] = decision.reason
         if len(self._marked) > REMEMBERED:
             self._marked.popitem(last=False)
-        self._say(decision, "Warning", "FailedScheduling", "Scheduling", f"{message}. {decision.help}")
+        self._say(decision, "Warning", "FailedScheduling", "Scheduling", brief(decision))
         return Done()
 
     async def _tell(self, delivery: Delivery) -> Outcome:

@@ -20,6 +20,9 @@ def why(
     pod: Annotated[str, typer.Argument(metavar="NAMESPACE/POD", help="The pod, as Kubernetes names it.")],
     *,
     everything: Annotated[bool, typer.Option("--all", help="Show earlier decisions too.")] = False,
+    short: Annotated[
+        bool, typer.Option("--short", help="One line: what the pod's Kubernetes Event says of the newest decision.")
+    ] = False,
     node: Annotated[
         str | None, typer.Option("--node", metavar="NAME", help="Say why it did not go to this node.")
     ] = None,
@@ -55,6 +58,11 @@ def why(
         )
     if as_json:
         print_json(_as_json(story))
+        return
+    if short:
+        from schemas.brief import brief
+
+        print(clean(brief(story.told[0].decision)) if story.told else "no decision yet")
         return
     from deploy.cli.explain import show
 

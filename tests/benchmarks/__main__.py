@@ -16,6 +16,7 @@ from tests.benchmarks import (
     bench_replay,
     bench_watcher,
     end_to_end,
+    log,
 )
 
 
@@ -25,7 +26,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="rounds of the throughput rows")
     parser.add_argument(
         "--only",
-        choices=["end-to-end", "engine", "agent", "metrics", "admission", "watcher", "binding", "replay"],
+        choices=["end-to-end", "engine", "agent", "metrics", "admission", "watcher", "binding", "replay", "log"],
         help="run one part",
     )
     parser.add_argument("--events", type=int, default=100_000, help="events of the log that is looked back on")
@@ -45,6 +46,9 @@ def main() -> None:
     if options.only in ("agent", "metrics", "admission", "watcher", "binding", "replay"):
         return
     trace = read_trace(options.trace) if options.trace else generate(1213, 8152, seed=1)
+    if options.only == "log":
+        uvloop.run(log.report(trace))
+        return
     if options.only != "engine":
         uvloop.run(end_to_end.report(trace, max(options.rounds, 1)))
     if options.only != "end-to-end":
