@@ -46,7 +46,7 @@ def replay(
 
     With --verify each allocator is taken through its journal: the same engine, the same snapshot, the same order. Every
     decision on record must come out bit for bit; exit code 1 when one does not, and the first difference is printed in
-    full. Decisions of another engine version are named, not compared.
+    full. Decisions of another engine version are named, not compared; a journal that lacks a turn in its middle is a no as well.
 
     \b
     Examples:
@@ -70,7 +70,7 @@ def replay(
         print_json(found)
     else:
         _show(found, seconds)
-    if found.different or found.violations or found.undecodable:
+    if found.different or found.violations or found.undecodable or found.gaps:
         raise typer.Exit(NEGATIVE)
 
 
@@ -109,6 +109,7 @@ def _show(found: "Verdict", seconds: float) -> None:
         print(f"{found.unheard} decisions never took effect: their allocator died over them, or left the pod to others")
     for count, what in (
         (found.unexplained, "have no journal that leads to them"),
+        (found.gaps, "journals lack a turn between two others"),
         (found.undecodable, "cannot be read"),
         (found.different, "differ"),
     ):

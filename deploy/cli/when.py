@@ -66,10 +66,32 @@ async def cut_of(bus: "Bus", at: str | None, sequence: int | None) -> "Cut | Non
         time_ns = await time_of(bus, LEDGER, sequence) if sequence < _NO_SEQUENCE else None
         if time_ns is None:
             raise InputError(f"--seq {sequence}: the ledger holds no such record: `gpubus state` says how far it goes")
-        return Cut(ledger=sequence, time_ns=time_ns)
-    if at is None:
+        cut = Cut(ledger=sequence, time_ns=time_ns)
+    elif at is not None:
+        cut = Cut(time_ns=int(instant_of(at, "--at").timestamp() * _NS))
+    else:
         return None
-    return Cut(time_ns=int(instant_of(at, "--at").timestamp() * _NS))
+    await _warn_of_gaps(bus, cut)
+    return cut
+
+
+async def _warn_of_gaps(bus: "Bus", cut: "Cut") -> None:
+    """Say when the log does not reach back so far, or only in part: the answer would look like that of an empty cluster."""
+    from bus.history import time_of
+    from bus.streams import HISTORY, LEDGER, stream_info
+    from deploy.cli.output import instant, warn
+
+    ledger, history = (await stream_info(bus, LEDGER)).state, (await stream_info(bus, HISTORY)).state
+    begun = await time_of(bus, HISTORY, history.first_seq) if history.messages else None
+    if begun is not None and cut.time_ns is not None and cut.time_ns < begun:
+        first = datetime.fromtimestamp(begun / _NS, UTC)
+        warn(
+            f"what was said before {instant(first)} is not on record: of that moment nothing, or only a part, is known"
+        )
+    elif history.first_seq > 1:
+        warn("the older part of what was said has been dropped: what has not been said again since is missing")
+    if ledger.messages < ledger.last_seq:
+        warn("older records of the ledger have been dropped: nodes that changed often since may seem empty")
 
 
 def split_moment(text: str) -> tuple[str | None, int | None]:

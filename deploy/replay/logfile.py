@@ -5,13 +5,15 @@ import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
 from bus.follower import Record
 
 FORMAT: Final = "gpubus-log/1"
+LONGEST: Final = 64 * 1024**2
+"""Bytes of a line: a server takes no message that would need more, and a file is not to fill the memory."""
 STREAMS: Final = ("STATE", "LEDGER", "DECISION", "JOURNAL")
 """What a file holds. STATE is its whole history, as far as it is known."""
 
@@ -33,13 +35,17 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     redacted: bool = False
 
 
+_Subject = Annotated[str, msgspec.Meta(pattern=r"^gpubus(\.[A-Za-z0-9_=-]+)+$", max_length=4096)]
+"""As :mod:`bus.subjects` writes them: whatever else stood there would be sent to a server as it is."""
+
+
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     """One message. ``event`` is its body; ``payload`` (base64) stands in for one that is no JSON, neither for a tombstone."""
 
     stream: str
-    seq: int
-    subject: str
-    time_ns: int
+    seq: Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]
+    subject: _Subject
+    time_ns: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
     event: msgspec.Raw = msgspec.Raw()
     payload: str = ""
 
@@ -74,7 +80,7 @@ def _as_line(stream: str, record: Record) -> Line:
 def _is_json(payload: bytes) -> bool:
     try:
         json.loads(payload)
-        _line.decode(_encoder.encode(Line("", 0, "", 0, msgspec.Raw(payload))))
+        _line.decode(_encoder.encode(Line("", 1, "gpubus.x", 0, msgspec.Raw(payload))))
     except (ValueError, RecursionError):  # nested deeper than readers go
         return False
     return True
@@ -101,15 +107,20 @@ def _records(path: Path, file: gzip.GzipFile, count: int) -> Iterator[tuple[str,
     number = 0
     with file:
         try:
-            for number, text in enumerate(file, 1):
+            while text := file.readline(LONGEST):
+                number += 1
                 line = _line.decode(text)
                 if line.stream not in STREAMS:
                     raise LogFileError(
                         f"{path}, line {number + 1}: stream {line.stream!r} is none of {', '.join(STREAMS)}"
                     )
+                if not line.subject.startswith(f"gpubus.{line.stream.lower()}."):
+                    raise LogFileError(
+                        f"{path}, line {number + 1}: subject {line.subject!r} does not belong to stream {line.stream}"
+                    )
                 payload = base64.b64decode(line.payload) if line.payload else bytes(line.event)
                 yield line.stream, Record(line.subject, line.seq, payload, line.time_ns, deleted=not payload)
         except (gzip.BadGzipFile, EOFError, UnicodeDecodeError, ValueError, msgspec.DecodeError) as error:
-            raise LogFileError(f"{path}, line {number + 2}: {error}") from None
+            raise LogFileError(f"{path}, line {number + 1}: {error}") from None
     if number != count:
         raise LogFileError(f"{path} ends after {number} of {count} messages: it was cut off")

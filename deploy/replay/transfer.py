@@ -21,12 +21,15 @@ from bus.streams import (
     declarations,
     stream_info,
 )
+from deploy.replay.logfile import LogFileError
 from schemas.journal import Adopt, Saw, Step, Turn
 
 Entry = tuple[str, Record]
 
 SUBJECTS: Final = {LEDGER: "gpubus.ledger.>", DECISION: "gpubus.decision.>", JOURNAL: "gpubus.journal.>"}
 _AT_ONCE: Final = 2000
+MOST_MISSING: Final = 50_000_000
+"""Sequences that may be missing between two messages: retention drops many, and each has to be filled."""
 _ENTRANCE: Final = "gpubus.imported."
 
 
@@ -86,6 +89,7 @@ async def put_back(bus: Bus, entries: Iterable[Entry]) -> int:
 
     Raises:
         BusError: A stream is not empty, or a message could not be stored at its sequence.
+        LogFileError: The messages are not in their order.
     """
     for stream in (STATE, *SUBJECTS):
         if (await stream_info(bus, stream)).state.last_seq:
@@ -141,11 +145,19 @@ class _Filling:
     async def put(self, stream: str, record: Record) -> None:
         """Store a message at its sequence, which must be larger than that of the one before in the same stream."""
         if stream != self._stream:
+            if stream in self._begun:
+                raise LogFileError(
+                    f"the file has messages of {stream} in two places: it is not as `gpubus export` wrote it"
+                )
             await self._send()
             self._stream, self._at = stream, record.seq - 1
             self._begun.append(stream)
             if record.seq > 1:
                 await self._bus.api(f"STREAM.PURGE.{stream}", {"seq": record.seq})  # it begins there
+        if not 0 < record.seq - self._at <= MOST_MISSING:
+            raise LogFileError(
+                f"{stream} {record.seq} follows {stream} {self._at} in the file: it is not as `gpubus export` wrote it"
+            )
         while self._at + 1 < record.seq:
             await self._say(_gap(stream), b"-")
         await self._say(record.subject, record.payload)

@@ -45,6 +45,7 @@ class Verdict(msgspec.Struct, kw_only=True):
         attempts: Placements that were overtaken by another allocator, told by a later decision and reproduced too.
         unheard: Decisions that never took effect, because their allocator died or left the pod to others.
         allocators: Allocators with a journal.
+        gaps: Journals that lack a turn between two others, which no retention drops.
         notes: What could not be followed, and why.
     """
 
@@ -59,6 +60,7 @@ class Verdict(msgspec.Struct, kw_only=True):
     attempts: int = 0
     unheard: int = 0
     allocators: int = 0
+    gaps: int = 0
     notes: list[str] = []
 
 
@@ -121,6 +123,7 @@ class Verifier:
                         await self._announced_until(decisions, record.time_ns)
             for name, early in list(self._early.items()):
                 if early:
+                    self.verdict.gaps += name in self._minds
                     await self._leave(
                         name, f"{name} cannot be followed beyond turn {self._next(name) - 1}: the next is missing"
                     )

@@ -377,6 +377,60 @@ async def test_a_damaged_file_is_refused(log: Path, tmp_path, capsys) -> None:
         assert (await ask(capsys, "import", bad, "--store", tmp_path / f"store{number}"))[0] == 2
 
 
+def exported(lines: list[dict], file: Path) -> Path:
+    header = {**lines[0], "records": len(lines) - 1}
+    file.write_bytes(gzip.compress(b"".join(msgspec.json.encode(line) + b"\n" for line in (header, *lines[1:]))))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"subject": "gpubus.ledger.node.a\r\nPUB x 0\r\n\r\n"}, "$.subject"),
+        ({"subject": "gpubus.ledger.node.>"}, "$.subject"),
+        ({"subject": "gpubus.decision.a.b"}, "does not belong to stream LEDGER"),
+        ({"seq": 0}, "$.seq"),
+        ({"seq": 1 << 50}, "not as `gpubus export` wrote it"),
+        ({"time_ns": -5}, "$.time_ns"),
+        ({"time_ns": 1 << 80}, "$.time_ns"),
+        ({"stream": "WORK"}, "none of"),
+    ],
+)
+async def test_a_file_that_nobody_exported_so_is_refused(log: Path, tmp_path, capsys, change, says) -> None:
+    file = tmp_path / "log.gz"
+    await ask(capsys, "export", file, "--store", log)
+    lines = [json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()]
+    place = [number for number, line in enumerate(lines) if line.get("stream") == "LEDGER"][5]
+    lines[place] |= change
+    code = await asyncio.to_thread(main, ["import", str(exported(lines, file)), "--store", str(tmp_path / "store")])
+    shown = capsys.readouterr().err
+    assert (code, says in shown) == (2, True), shown
+    assert not (tmp_path / "store").exists()
+
+
+async def test_a_turn_that_is_missing_in_the_middle_of_a_journal_is_no_proof(log: Path, tmp_path, capsys) -> None:
+    file = tmp_path / "log.gz"
+    await ask(capsys, "export", file, "--store", log)
+    lines = [json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()]
+    turns = [number for number, line in enumerate(lines) if line.get("stream") == "JOURNAL"]
+    first = lines[turns[0]]["subject"]
+    (_, missing, *_) = [number for number in turns if lines[number]["subject"] == first]
+    del lines[missing]
+    await ask(capsys, "import", exported(lines, file), "--store", tmp_path / "store")
+    code, shown = await ask(capsys, "replay", "--verify", "--store", tmp_path / "store", "--json")
+    found = json.loads(shown)
+    assert (code, found["gaps"], found["different"]) == (1, 1, 0)
+    assert found["unexplained"] > 0
+
+
+async def test_a_moment_before_the_log_begins_is_not_told_as_an_empty_cluster(log: Path, capsys) -> None:
+    capsys.readouterr()
+    assert await asyncio.to_thread(main, ["state", "--at", "9999d", "--store", str(log)]) == 0
+    assert "is not on record" in capsys.readouterr().err
+    assert await asyncio.to_thread(main, ["state", "--at", "0s", "--store", str(log)]) == 0
+    assert "is not on record" not in capsys.readouterr().err
+
+
 # Golden logs: recorded by earlier versions, read for ever
 
 GOLDEN = Path(__file__).parent.parent / "golden"
