@@ -19,6 +19,15 @@ from tests.benchmarks import (
     log,
 )
 
+ALONE = {
+    "agent": bench_agent.report,
+    "metrics": bench_metrics.report,
+    "admission": bench_admission.report,
+    "watcher": bench_watcher.report,
+    "binding": bench_binding.report,
+}
+"""Parts that need no trace."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
@@ -26,28 +35,22 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="rounds of the throughput rows")
     parser.add_argument(
         "--only",
-        choices=["end-to-end", "engine", "agent", "metrics", "admission", "watcher", "binding", "replay", "log"],
+        choices=["end-to-end", "engine", *ALONE, "replay", "log"],
         help="run one part",
     )
     parser.add_argument("--events", type=int, default=100_000, help="events of the log that is looked back on")
     options = parser.parse_args()
-    if options.only in (None, "agent"):
-        uvloop.run(bench_agent.report())
-    if options.only in (None, "metrics"):
-        uvloop.run(bench_metrics.report())
-    if options.only in (None, "admission"):
-        uvloop.run(bench_admission.report())
-    if options.only in (None, "watcher"):
-        uvloop.run(bench_watcher.report())
-    if options.only in (None, "binding"):
-        uvloop.run(bench_binding.report())
+    for name, report in ALONE.items():
+        if options.only in (None, name):
+            uvloop.run(report())
     if options.only in (None, "replay"):
         uvloop.run(bench_replay.report(options.events))
-    if options.only in ("agent", "metrics", "admission", "watcher", "binding", "replay"):
+    if options.only in (*ALONE, "replay"):
         return
     trace = read_trace(options.trace) if options.trace else generate(1213, 8152, seed=1)
-    if options.only == "log":
+    if options.only in (None, "log"):
         uvloop.run(log.report(trace))
+    if options.only == "log":
         return
     if options.only != "engine":
         uvloop.run(end_to_end.report(trace, max(options.rounds, 1)))
