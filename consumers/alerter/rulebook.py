@@ -11,6 +11,8 @@ import time
 from importlib.resources import files
 from typing import Final
 
+import msgspec
+
 from bus import records, subjects
 from bus.codec import decode_as
 from bus.connection import Bus
@@ -31,9 +33,17 @@ BUILT_IN: Final = "built in"
 AGAIN_S: Final = 2.0
 
 
-def built_in() -> Configuration:
-    """Return the rules that hold where no others are given."""
-    return parse(files("consumers.alerter").joinpath("builtin.yaml").read_text())
+def built_in(runbooks: str = "") -> Configuration:
+    """Return the rules that hold where no others are given.
+
+    Args:
+        runbooks: Address of a page with a section for each rule, which alerts then link to; empty leaves the links as they are.
+    """
+    found = parse(files("consumers.alerter").joinpath("builtin.yaml").read_text())
+    if not runbooks:
+        return found
+    rules = (msgspec.structs.replace(rule, runbook_url=f"{runbooks}#{rule.name.lower()}") for rule in found.rules)
+    return msgspec.structs.replace(found, rules=tuple(rules))
 
 
 class Rulebook:
@@ -43,12 +53,14 @@ class Rulebook:
         bus: The connection.
         speaker: Who we are, as the source of events.
         source: Where rules are written; None leaves that to others, or to the built-in rules.
+        runbooks: See :func:`built_in`.
     """
 
-    def __init__(self, bus: Bus, speaker: str, source: RuleSource | None) -> None:
+    def __init__(self, bus: Bus, speaker: str, source: RuleSource | None, *, runbooks: str = "") -> None:
         self._bus = bus
         self._speaker = speaker
         self._source = source
+        self._runbooks = runbooks
         self._follower = Follower(bus, STATE, [ACTIVE, REFUSED], self._apply)
         self.active: RuleSet | None = None
         self.refusal: RuleRefusal | None = None
@@ -62,7 +74,7 @@ class Rulebook:
         """Learn which rules are in force; where there are none and nobody writes any, the built-in ones are."""
         await self._follower.start()
         if self._source is None and (self.active is None or self.active.origin == BUILT_IN):
-            await self._offer(built_in(), BUILT_IN, 0)
+            await self._offer(built_in(self._runbooks), BUILT_IN, 0)
 
     async def stop(self) -> None:
         """Stop following."""

@@ -81,6 +81,7 @@ class Alerter:
         name: Unique name of this process.
         store: Where the metrics are, opened.
         rules: Where rules are written; None leaves those in force, or the built-in ones.
+        runbooks: See :func:`~consumers.alerter.rulebook.built_in`.
         step: Called with the name of every step of an evaluation, for tests that kill us there.
     """
 
@@ -91,6 +92,7 @@ class Alerter:
         store: MetricsStore,
         *,
         rules: RuleSource | None = None,
+        runbooks: str = "",
         step: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._bus = bus
@@ -98,7 +100,7 @@ class Alerter:
         self._store = store
         self._step = step
         source = f"/gpubus/alerter/{name}"
-        self.rulebook = Rulebook(bus, source, rules)
+        self.rulebook = Rulebook(bus, source, rules, runbooks=runbooks)
         self._states = RuleStates(bus, source)
         self._known: set[str] = set()
         self._follower = Follower(bus, STATE, [f"gpubus.state.{KIND}.*"], self._on_state)

@@ -28,6 +28,13 @@ DEFAULT_TTL: Final = "30d"
 MOST_ROWS: Final = 100_000
 """Rows of an answer; more are nothing that a person or a rule could use."""
 
+ONE_PROCESS: Final = (
+    "A DuckDB file belongs to one process: end that one, let `gpubus up` play all roles, "
+    "or use GreptimeDB, which any number can share"
+)
+NOT_OURS: Final = "Name a file that can be written, in a directory that is there, and move away what is no DuckDB file"
+_LOCKED: Final = "Could not set lock"
+
 _TYPES: Final = {"double": "DOUBLE", "bigint": "BIGINT", "boolean": "BOOLEAN", "string": "VARCHAR"}
 
 
@@ -56,9 +63,15 @@ class DuckDBStore:
         """Open the file and create what tables are missing.
 
         Raises:
-            StoreError: It cannot be opened, such as while another process has it open.
+            StoreUnavailableError: Another process has it open.
+            StoreError: It cannot be opened.
         """
-        await self._run(self._writer, self._open)
+        try:
+            await self._run(self._writer, self._open)
+        except StoreUnavailableError as error:
+            if self._connection is None and _LOCKED in str(error):
+                raise StoreUnavailableError(f"{error}. {ONE_PROCESS}") from None
+            raise StoreError(f"{error}. {NOT_OURS}") from None
         return self
 
     def _open(self) -> None:

@@ -7,7 +7,6 @@ retry: what fires is told again with the next evaluation, and what is over ends 
 
 import asyncio
 import logging
-import time
 from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
@@ -23,7 +22,6 @@ from bus.streams import ALERT
 from bus.worker import Dead, Done, Outcome, Retry, Worker
 from consumers.notifier.payload import payload
 from schemas.alert import AlertNotice
-from schemas.event import utc
 
 log = logging.getLogger("gpubus.notifier")
 
@@ -81,7 +79,7 @@ class Notifier:
 
     async def handle(self, delivery: Delivery) -> Outcome:
         """Bring one notice."""
-        alerts = payload(decode_as(AlertNotice, delivery.payload).data, now=utc(time.time()))
+        alerts = payload(decode_as(AlertNotice, delivery.payload).data)
         if not alerts:
             return Done()
         body = msgspec.json.encode(alerts)

@@ -27,7 +27,7 @@ from consumers.metrics.store import MetricsStore, StoreError, StoreUnavailableEr
 from consumers.metrics.tables import GPU_USAGE, SYSTEM_LOG, SYSTEM_METRICS, Row, Table
 from consumers.recorder.counters import Counters, system_rows
 from consumers.recorder.snapshot import snapshot_rows
-from consumers.recorder.usage import usage_rows
+from consumers.recorder.usage import skewed, usage_rows
 from consumers.recorder.view import LEDGER_FILTERS, STATE_FILTERS, View
 from schemas.usage import NodeUsage
 
@@ -69,6 +69,7 @@ class RecorderStatistics(msgspec.Struct, frozen=True):
         refused: Messages that the store refused for good; they are dead letters.
         held: Messages in hand.
         lost_usage: Usage messages that the bus dropped unrecorded, over all recorders.
+        skewed: Nodes whose clock is wrong by their last sample.
     """
 
     samples: int
@@ -78,6 +79,7 @@ class RecorderStatistics(msgspec.Struct, frozen=True):
     refused: int
     held: int
     lost_usage: int
+    skewed: int
 
 
 class Recorder:
@@ -93,6 +95,7 @@ class Recorder:
         self._usage = PullConsumer(bus, USAGE_SPEC, prefetch=BATCH, keep_lapsed=True)
         self._ticks = PullConsumer(bus, SNAPSHOT_SPEC, prefetch=2)
         self._counters = Counters(bus, f"/gpubus/recorder/{name}", USAGE_SPEC.durable)
+        self._skewed: set[str] = set()
         self._samples = self._rows = self._writes = self._failures = self._refused = self._held = 0
 
     async def run(self, stop: asyncio.Event, *, ready: asyncio.Event | None = None) -> None:
@@ -131,14 +134,25 @@ class Recorder:
             good = []
             for delivery in batch:
                 try:
-                    usage_rows(self.view, codec.decode_as(NodeUsage, delivery.payload).data, rows)
-                    good.append(delivery)
+                    usage = codec.decode_as(NodeUsage, delivery.payload).data
                 except UndecodableError as error:
                     await delivery.dead(error.reason)
+                    continue
+                stored_ms = delivery.position.time_ns // 1_000_000
+                self._note_skew(usage, stored_ms)
+                usage_rows(self.view, usage, stored_ms, rows)
+                good.append(delivery)
             self._held = len(good)
             if await self._write(rows, good):
                 self._samples += len(rows[GPU_USAGE])
             self._held = 0
+
+    def _note_skew(self, usage: NodeUsage, stored_ms: int) -> None:
+        wrong = skewed(usage, stored_ms)
+        if wrong and usage.node not in self._skewed:
+            ahead = usage.at.timestamp() - stored_ms / 1000
+            log.warning("the clock of node %s is %+.0f s off: its samples are dated by the bus", usage.node, ahead)
+        (self._skewed.add if wrong else self._skewed.discard)(usage.node)
 
     async def _write(self, rows: dict[Table, list[Row]], deliveries: list[Delivery]) -> bool:
         """Store rows, however long that takes, and acknowledge what they came from."""
@@ -210,4 +224,5 @@ class Recorder:
             refused=self._refused,
             held=self._held,
             lost_usage=self._counters.lost_usage,
+            skewed=len(self._skewed),
         )

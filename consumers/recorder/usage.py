@@ -4,21 +4,31 @@ Rows are built in the order of their tables: twenty thousand a second leave no t
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from consumers.metrics.tables import GPU_USAGE, Row, Table
 from consumers.recorder.view import View
 from schemas.usage import GpuSample, NodeUsage, ProcessUsage
 
+SKEW_MS: Final = 60_000
+"""How far a node's clock may be from the bus's before its samples are dated by the bus. A sample waits for no longer anywhere."""
 
-def usage_rows(view: View, usage: NodeUsage, rows: Mapping[Table, list[Row]]) -> None:
+
+def skewed(usage: NodeUsage, stored_ms: int) -> bool:
+    """Whether the clock of a node is wrong: rules would look for its samples where they are not, or find them for ever."""
+    return abs(usage.at.timestamp() * 1000 - stored_ms) > SKEW_MS
+
+
+def usage_rows(view: View, usage: NodeUsage, stored_ms: int, rows: Mapping[Table, list[Row]]) -> None:
     """Append the rows of one sample. What a GPU does not tell is NULL; one that could not be read has no row.
 
     Args:
         view: What is known of the cluster.
         usage: The sample.
+        stored_ms: When the bus stored it, milliseconds since the epoch.
         rows: Lists by table, made where they are missing.
     """
-    ts = int(usage.at.timestamp() * 1000)
+    ts = stored_ms if skewed(usage, stored_ms) else int(usage.at.timestamp() * 1000)
     pool = view.pool_of(usage.node)
     gpu_rows, worker_rows = rows[GPU_USAGE], rows[view.worker_usage]
     for gpu in usage.gpus:

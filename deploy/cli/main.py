@@ -27,6 +27,7 @@ from deploy.cli import drift as _drift
 from deploy.cli import plan as _plan
 from deploy.cli import replay as replaying
 from deploy.cli import run as roles
+from deploy.cli import runbooks as _runbooks  # noqa: F401  adds its command to those of `alerts`
 from deploy.cli import shadow as _shadow
 from deploy.cli import simulate as _simulate
 from deploy.cli import transfer as _transfer

@@ -1,8 +1,8 @@
 """What the roles around metrics and alerts are told by their environment.
 
 ``GPUBUS_METRICS`` names the metrics store, ``GPUBUS_ALERTMANAGER`` the addresses of all Alertmanagers, separated by commas,
-``GPUBUS_ALERT_RULES`` where alert rules are written: a file, or ``configmap:NAMESPACE/NAME/KEY``, and ``GPUBUS_OFFERS`` a file of
-the kinds of nodes that can be had.
+``GPUBUS_ALERT_RULES`` where alert rules are written: a file, or ``configmap:NAMESPACE/NAME/KEY``, ``GPUBUS_RUNBOOKS`` where
+people on call can read ``deploy/runbooks/alerts.md``, and ``GPUBUS_OFFERS`` a file of the kinds of nodes that can be had.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ METRICS: Final = "GPUBUS_METRICS"
 ALERTMANAGER: Final = "GPUBUS_ALERTMANAGER"
 RULES: Final = "GPUBUS_ALERT_RULES"
 OFFERS: Final = "GPUBUS_OFFERS"
+RUNBOOKS: Final = "GPUBUS_RUNBOOKS"
 
 OPEN_TIMEOUT_S: Final = 30.0
 
@@ -78,14 +79,16 @@ async def _open(opened: "MetricsStore") -> None:
     """Open a store; one that is just starting is waited for."""
     from consumers.metrics.store import StoreUnavailableError
 
-    deadline = time.monotonic() + OPEN_TIMEOUT_S
+    deadline, said = time.monotonic() + OPEN_TIMEOUT_S, ""
     while True:
         try:
             await opened.open()
         except StoreUnavailableError as error:
             if time.monotonic() > deadline:
                 raise
-            log.warning("the metrics store does not answer: %s; trying again", error)
+            if said != str(error):
+                said = str(error)
+                log.warning("the metrics store cannot be opened yet: %s; trying for %g s", said, OPEN_TIMEOUT_S)
             await asyncio.sleep(1.0)
         else:
             return
@@ -106,6 +109,20 @@ def alertmanagers() -> list[str]:
         return [checked(address) for address in found]
     except ValueError as error:
         raise SettingError(f"{ALERTMANAGER}: {error}") from None
+
+
+def runbooks() -> str:
+    """Return the address of the published runbooks; empty where there is none.
+
+    Raises:
+        SettingError: It is no HTTP URL.
+    """
+    written = os.environ.get(RUNBOOKS, "")
+    if written and not written.startswith(("http://", "https://")):
+        raise SettingError(
+            f"{RUNBOOKS} {written!r}: write the address of the page, such as https://wiki.example/gpu-alerts"
+        )
+    return written
 
 
 @asynccontextmanager

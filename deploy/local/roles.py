@@ -69,10 +69,11 @@ async def recorder(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Even
 async def alerter(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
     """Evaluate alert rules over what is recorded."""
     from consumers.alerter.service import Alerter
-    from deploy.local.monitoring import metrics_store, rule_source
+    from deploy.local.monitoring import metrics_store, rule_source, runbooks
 
+    address = runbooks()
     async with metrics_store() as store, rule_source() as rules:
-        role = Alerter(bus, name, store, rules=rules)
+        role = Alerter(bus, name, store, rules=rules, runbooks=address)
         with exposed("alerter", role.statistics):
             await role.run(stop, ready=ready)
 

@@ -26,10 +26,11 @@ from consumers.alerter.sources import FileSource, Offer
 from consumers.alerter.streaks import evaluated
 from consumers.metrics.duckdb import MEMORY, DuckDBStore
 from consumers.metrics.store import Result, StoreUnavailableError
+from consumers.notifier.payload import payload
 from consumers.notifier.service import Notifier
 from consumers.recorder.service import Recorder
 from deploy.local.monitoring import SettingError, alertmanagers_from_values
-from schemas.alert import AlertNotice, RuleRefusal, RuleSet, RuleState
+from schemas.alert import Alert, AlertNotice, RuleRefusal, RuleSet, RuleState
 from schemas.cluster import GpuDevice, GpuInventory, Node
 from schemas.event import Event
 from schemas.registry import TYPE_NAMES
@@ -374,6 +375,21 @@ def test_both_methods_of_the_guide_name_their_alertmanager() -> None:
     ]
     with pytest.raises(SettingError, match=r"alert\.enabled is false"):
         alertmanagers_from_values({"alert": {"enabled": False}}, namespace="x")
+
+
+def test_a_firing_alert_is_told_whatever_the_clock_of_the_notifier_says() -> None:
+    at = datetime(2020, 1, 1, tzinfo=UTC)
+    alert = Alert(
+        status="firing", fingerprint="f", labels={}, annotations={"a": "b", "c": ""}, starts_at=at, ends_at=at
+    )
+    assert payload(AlertNotice(rule="r", slot=1, alerts=(alert,))) == [
+        {
+            "labels": {},
+            "annotations": {"a": "b"},
+            "startsAt": "2020-01-01T00:00:00.000Z",
+            "endsAt": "2020-01-01T00:00:00.000Z",
+        }
+    ]
 
 
 async def test_an_address_without_its_protocol_is_refused(bus: Bus) -> None:

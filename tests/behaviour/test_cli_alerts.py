@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import time
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import msgspec
 
 from bus.connection import Bus
 from consumers.alerter.rulebook import built_in
+from consumers.alerter.streaks import FAILING_ALERT
 from consumers.metrics.settings import store as open_store
 from consumers.metrics.tables import GPU_USAGE
 from deploy.cli.main import main
+from deploy.cli.runbooks import sections
 from tests.behaviour.test_alerts import METHOD_A, monitoring, rules
 from tests.conftest import eventually
 from tests.stores.alertmanager import alertmanager, free_port, receiver
@@ -101,3 +104,18 @@ async def test_lint_names_every_problem(tmp_path: Path, capsys) -> None:
     (tmp_path / "a.yaml").write_text(METHOD_A)
     assert await cli("alerts", "lint", str(tmp_path / "a.yaml")) == 1
     assert await cli("alerts", "lint", str(tmp_path / "missing.yaml")) == 2
+
+
+def test_every_built_in_alert_has_a_runbook_and_links_to_it_where_that_is_published(capsys) -> None:
+    rules = [rule.name for rule in built_in().rules]
+    assert [*sections()] == [*rules, FAILING_ALERT]
+    for name, text in sections().items():
+        assert re.findall(r"^\*\*(.+?)\*\*: \S", text, re.MULTILINE) == ["Means", "Look at", "Do"], name
+    assert main(["alerts", "runbook", "GPUVRAMFull"]) == 0
+    assert capsys.readouterr().out.startswith("**Means**: more than 97 % of a GPU's VRAM")
+    assert main(["alerts", "runbook", "Nothing"]) == 1
+    assert "there are WorkerTFlopsThrottled" in capsys.readouterr().err
+    linked = built_in("https://wiki.example/gpu-alerts").rules
+    assert {rule.runbook_url for rule in linked} == {
+        f"https://wiki.example/gpu-alerts#{name.lower()}" for name in rules
+    }

@@ -5,8 +5,10 @@ import contextlib
 import shutil
 import socket
 import ssl
+import subprocess
+import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -173,6 +175,34 @@ async def test_duckdb_lets_no_query_write_read_files_or_change_settings(tmp_path
             await store.query(forbidden, timeout=5)
     assert await ask(store, "SELECT count(*) AS n FROM tf_gpu_usage") == [{"n": 1}]
     await store.close()
+
+
+@contextlib.contextmanager
+def holding(path: Path) -> Iterator[None]:
+    """Have another process hold a file."""
+    code = f"import duckdb, sys; c = duckdb.connect({str(path)!r}); print(1, flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"1\n"
+            yield
+        finally:
+            other.kill()
+
+
+async def test_duckdb_says_what_to_do_about_a_file_that_it_cannot_open(tmp_path: Path) -> None:
+    (tmp_path / "junk").write_bytes(b"junk" * 5000)
+    for path in (tmp_path / "junk", tmp_path / "no" / "such", tmp_path):
+        with pytest.raises(StoreError, match="Name a file that can be written") as caught:
+            await open_store(f"duckdb:{path}").open()
+        assert not isinstance(caught.value, StoreUnavailableError)
+    taken = tmp_path / "taken"
+    with (
+        holding(taken),
+        pytest.raises(StoreUnavailableError, match="belongs to one process: end that one, let `gpubus up`"),
+    ):
+        await open_store(f"duckdb:{taken}").open()
+    await (await open_store(f"duckdb:{taken}").open()).close()
 
 
 async def test_duckdb_opens_its_file_anew_after_an_error_that_spoils_it(

@@ -133,7 +133,7 @@ async def test_what_is_said_on_the_bus_is_in_the_tables(bus: Bus, tables: DuckDB
     cluster = Cluster(bus)
     await cluster.start()
     async with recording(bus, tables) as (recorder,):
-        await cluster.use(1_764_500_000.0, temperature_c=80, power_mw=250_500, pcie_rx_bytes=9)
+        await cluster.use(time.time(), temperature_c=80, power_mw=250_500, pcie_rx_bytes=9)
         await bus.publisher.publish(subjects.usage_gpu("n"), b"{nonsense")
         await eventually(lambda: recorder.statistics().samples == 1)
         assert await ask(tables, "SELECT * EXCLUDE (ts) FROM tf_gpu_usage") == [
@@ -310,8 +310,9 @@ async def test_counters_grow_over_restarts_and_count_every_decision_once(bus: Bu
 async def test_recorders_share_the_work_and_a_redelivery_doubles_nothing(bus: Bus, tables: DuckDBStore) -> None:
     cluster = Cluster(bus)
     await cluster.start()
-    for second in range(50):
-        await cluster.use(1_764_500_000.0 + second)
+    began = time.time()
+    for number in range(50):
+        await cluster.use(began + number / 10)
     async with recording(bus, tables, count=2) as recorders:
         await eventually(lambda: sum(r.statistics().samples for r in recorders) == 50)
     await bus.api(f"CONSUMER.DELETE.{USAGE}.{service.USAGE_SPEC.durable}")  # forgets that anything was acknowledged
@@ -331,13 +332,14 @@ async def test_a_store_that_is_down_is_waited_for_in_bounded_memory_and_what_the
     async with GreptimeStandIn() as stand_in:
         metrics = await open_store(stand_in.url).open()
         async with recording(bus, metrics) as (recorder,):
-            await cluster.use(1.0)
+            began = time.time()
+            await cluster.use(began)
             await snapshot(bus)
             await eventually(lambda: recorder.statistics().writes >= 2)
             await stand_in.stop()
             published = 1
-            for second in range(2, 400):
-                await cluster.use(float(second))
+            for number in range(1, 399):
+                await cluster.use(began + number / 10)
                 published += 1
             await eventually(lambda: recorder.statistics().failures >= 1, 20)
             assert recorder.statistics().held <= 32
@@ -355,7 +357,19 @@ async def test_a_store_that_is_down_is_waited_for_in_bounded_memory_and_what_the
             kept = recorder.statistics().samples
             assert kept < published
             assert recorder.statistics().lost_usage == published - kept
-            await cluster.use(1000.0)  # it goes on as if nothing had been
+            await cluster.use(began + 45)  # it goes on as if nothing had been
             await eventually(lambda: recorder.statistics().samples == kept + 1, 20)
             assert (await ask(metrics, "SELECT count(*) AS n FROM tf_gpu_usage"))[0]["n"] == kept + 1
         await metrics.close()
+
+
+async def test_samples_of_a_node_whose_clock_is_wrong_are_dated_by_the_bus(bus: Bus, tables: DuckDBStore) -> None:
+    cluster = Cluster(bus)
+    await cluster.start()
+    async with recording(bus, tables) as (recorder,):
+        for number, off in enumerate((86_400.0, -86_400.0, 5.0)):
+            await cluster.use(time.time() + off)
+            await eventually(lambda number=number: recorder.statistics().samples == number + 1)
+            assert recorder.statistics().skewed == (off != 5.0)
+    sql = "SELECT count(*) AS n FROM tf_gpu_usage WHERE ts > now() - '30s'::INTERVAL AND ts < now() + '30s'::INTERVAL"
+    assert await ask(tables, sql) == [{"n": 3}]

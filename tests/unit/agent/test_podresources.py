@@ -1,5 +1,6 @@
 """The kubelet's PodResources API, spoken by grpc and protobuf themselves."""
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ pytest.importorskip("grpclib", reason="install the extra `agent`")
 
 import grpc
 
+from producers.agent import podresources
 from producers.agent.drift import HandedOut
 from producers.agent.podresources import Device, PodResources, PodResourcesError, Translator, devices
 from producers.agent.wire import WireError, fields
@@ -87,3 +89,21 @@ def test_devices_are_known_by_every_name_that_plugins_give_them() -> None:
     assert [device.gpu for device in known] == [uuid(0), uuid(1)]
     assert {device.by for device in known} == {"gpu.nvidia.com"}
     assert unknown == [strange]
+
+
+async def test_a_kubelet_that_takes_connections_and_never_answers_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(podresources, "TIMEOUT_S", 0.1)
+    path = tmp_path / "kubelet.sock"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        with pytest.raises(PodResourcesError, match=r"kubelet\.sock"):  # nobody listens
+            await PodResources(path).list()
+        listening.listen()
+        with pytest.raises(PodResourcesError, match=r"kubelet\.sock"):
+            await PodResources(path).list()
+    path.unlink()
+    path.write_text("")
+    with pytest.raises(PodResourcesError, match="is no socket"):
+        await PodResources(path).list()
