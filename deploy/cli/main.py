@@ -22,6 +22,7 @@ from deploy.cli import alerts, check, dead, demo, events, ledger, rollout, schem
 from deploy.cli import audit as _audit
 from deploy.cli import capacity as _capacity
 from deploy.cli import cluster as _cluster  # noqa: F401  likewise
+from deploy.cli import defrag as _defrag
 from deploy.cli import diff as _diff
 from deploy.cli import drift as _drift
 from deploy.cli import plan as _plan
@@ -87,6 +88,7 @@ app.command("diff")(_diff.diff)
 app.command("simulate")(_simulate.simulate)
 app.command("plan")(_plan.plan)
 app.command("capacity")(_capacity.capacity)
+app.command("defrag")(_defrag.defrag)
 app.command("advice")(_advice.advice)
 app.command("export")(_transfer.export_command)
 app.command("import")(_transfer.import_command)

@@ -1,0 +1,99 @@
+"""``gpubus defrag``: which nodes of a pool could be emptied, and where their pods would go. It moves nothing."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deploy.cli.connect import JsonOption, NatsOption, StoreOption, open_bus, run
+from deploy.cli.errors import NotFoundError
+from deploy.cli.output import make_console, print_json, show_table, warn
+
+if TYPE_CHECKING:
+    from consumers.allocator.defrag import Defrag
+    from schemas.pod import GpuRequest
+
+PROTECTED = "critical pods are not disrupted"
+
+
+def defrag(
+    pool: Annotated[str, typer.Argument(metavar="POOL", help="Which pool.")],
+    *,
+    threshold: Annotated[
+        int,
+        typer.Option("--threshold", min=1, max=100, help="Percent of a node that may be used for it to be emptied."),
+    ] = 40,
+    as_json: JsonOption = False,
+    nats: NatsOption = None,
+    store: StoreOption = None,
+) -> None:
+    """Say which nodes of a pool could be emptied, and where their pods would go. Nothing is moved.
+
+    Only nodes of which every pod has a place elsewhere, by the pool's own placement mode, are named. Pods of a
+    PodDisruptionBudget that allows no eviction now, members of gangs and critical pods stay.
+
+    \b
+    Example: gpubus defrag shared --threshold 30 --json | jq -r '.emptied[]'
+    """
+    plan = run(_plan(nats, store, pool, threshold))
+    if as_json:
+        print_json(plan)
+        return
+    console = make_console()
+    console.print(
+        f"pool {pool}: {len(plan.emptied)} of {plan.candidates} nodes that are used for {threshold} % or less could be emptied "
+        f"by moving {len(plan.moves)} pods"
+    )
+    show_table(
+        console,
+        "in this order",
+        ("pod", "from", "to"),
+        [(f"{move.namespace}/{move.name}", move.source, move.target) for move in plan.moves],
+    )
+    show_table(
+        console,
+        "stay as they are",
+        ("node", "because of", "why"),
+        [(one.node, one.pod, one.reason) for one in plan.kept],
+    )
+
+
+async def _plan(nats: list[str] | None, store: Path | None, pool: str, threshold: int) -> "Defrag":
+    from bus import history
+    from bus.codec import decode_as
+    from bus.errors import UndecodableError
+    from bus.streams import STATE
+    from consumers.allocator.defrag import plan_defrag
+    from deploy.cli.fold import World
+    from schemas.pod import Pod
+    from schemas.preemption import DisruptionBudget
+
+    requests: dict[str, GpuRequest] = {}
+    fixed: dict[str, str] = {}
+    async with open_bus(nats, store) as bus:
+        world = await World.load(bus)
+        pods, _ = await history.newest(bus, STATE, ["gpubus.state.pod.*.*"])
+        budgets, _ = await history.newest(bus, STATE, ["gpubus.state.disruption.*.*"])
+    for record in pods:
+        try:
+            pod = decode_as(Pod, record.payload).data
+        except UndecodableError as error:
+            warn(f"{record.subject} at {record.seq} cannot be read: {error.reason}")
+            continue
+        requests[pod.uid] = pod.request
+        if pod.request.qos == "critical":
+            fixed[pod.uid] = PROTECTED
+    for record in budgets:
+        try:
+            budget = decode_as(DisruptionBudget, record.payload).data
+        except UndecodableError as error:
+            warn(f"{record.subject} at {record.seq} cannot be read: {error.reason}")
+            continue
+        if not budget.allowed:
+            fixed |= dict.fromkeys(
+                budget.pods, f"PodDisruptionBudget {budget.namespace}/{budget.name} allows no eviction now"
+            )
+    if pool not in world.snapshot.pools():
+        known = ", ".join(sorted(world.snapshot.pools())) or "(there is none)"
+        raise NotFoundError(f"pool {pool} is not known: name one of {known}")
+    return plan_defrag(world.snapshot, requests, pool, threshold=threshold, fixed=fixed)
