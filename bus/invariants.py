@@ -8,6 +8,8 @@
 * a pod stands on one node only, and there once;
 * every record decodes, speaks of the node its subject names, and is its predecessor plus the changes it states: a pod that
   is added holds what the decision behind it grants, and nobody else's share moves;
+* what is kept for a pod fits beside all others once those that leave for its sake are gone, and only the record that adds the
+  pod, or says so, drops it;
 * no gang stands in part: its first members come in one batch, as many as it takes, and its record names who stands;
 * a quota record says what the pods of its namespace hold, and nothing was added beyond the budget it names.
 
@@ -26,7 +28,7 @@ from bus.sums import GangSums, QuotaSums
 from schemas.cluster import GpuInventory, Node, Pool
 from schemas.decision import GpuGrant
 from schemas.hardware import PartitionTemplate
-from schemas.ledger import Allocation, GangRecord, NodeRecord, QuotaRecord
+from schemas.ledger import HOLD, Allocation, GangRecord, Hold, NodeRecord, QuotaRecord
 
 _GIVEN_TWICE: Final = (
     "GpuOverCapacity", "GpuNotExclusive", "GpuOutOfSlots", "PartitionMixed", "PartitionOverlap", "PodOnTwoNodes", "PodTwice",
@@ -88,8 +90,13 @@ def limits_of(node: Node, inventory: GpuInventory | None, pool: Pool | None) -> 
     )
 
 
+class _Kept(msgspec.Struct, frozen=True):
+    gpus: tuple[GpuGrant, ...] = ()
+
+
 class _Grants(msgspec.Struct):
     gpus: tuple[GpuGrant, ...] = ()
+    preemption: _Kept = _Kept()
 
 
 _grants = msgspec.json.Decoder(_Grants)
@@ -108,6 +115,7 @@ class LedgerChecker:
         self._limits = limits
         self._complete = complete
         self._held: dict[str, dict[str, Allocation]] = {}
+        self._kept: dict[str, dict[str, Hold]] = {}
         self._home: dict[str, str] = {}
         self.sums = QuotaSums()
         self._gangs = GangSums()
@@ -154,15 +162,19 @@ class LedgerChecker:
     def check(self, seq: int, node: str, record: NodeRecord | None) -> None:
         """Check the next record, decoded; None for a node whose record was deleted."""
         after = self._check_list(seq, node, record)
-        self._check_chain(seq, node, record, after)
+        kept = {hold.key: hold for hold in record.holds} if record is not None else {}
+        self._check_chain(seq, node, record, after, kept)
         self._check_capacity(seq, node, after.values())
         self._check_sharing(seq, node, record, after)
+        if kept and record is not None and record.changes:
+            self._check_kept(seq, node, after, kept)
         if self._limits is not None:
             txn, before = record.txn if record is not None else "", self._held.get(node, {})
             self._check_unclosed(seq, txn)
             self._gangs.change(txn, before, after)
             self.sums.change(seq, txn, before, after)
         self._held[node] = after
+        self._kept[node] = kept
 
     def _check_quota(self, seq: int, namespace: str, payload: bytes) -> None:
         if not payload:
@@ -222,19 +234,23 @@ class LedgerChecker:
         self.ever_placed.update(after)
         return after
 
-    def _check_chain(self, seq: int, node: str, record: NodeRecord | None, after: dict[str, Allocation]) -> None:
-        expected = set(self._held.get(node, ()))
+    def _check_chain(
+        self, seq: int, node: str, record: NodeRecord | None, after: dict[str, Allocation], kept: dict[str, Hold]
+    ) -> None:
+        expected = {*self._held.get(node, ()), *self._kept.get(node, ())}
         added: dict[str, msgspec.Raw] = {}
         for change in record.changes if record is not None else ():
             if change.op == "add":
                 expected.add(change.pod_uid)
+                expected.discard(HOLD + change.pod_uid)  # the pod has what was kept for it
                 added[change.pod_uid] = change.decision
             else:
                 expected.discard(change.pod_uid)
                 added.pop(change.pod_uid, None)
         known = self._complete or node in self._held
-        if record is not None and known and expected != after.keys():
-            odd = ", ".join(sorted(expected ^ after.keys())[:3])
+        found = after.keys() | kept.keys()
+        if record is not None and known and expected != found:
+            odd = ", ".join(sorted(expected ^ found)[:3])
             self._report(seq, node, "ChangesDoNotAddUp", f"differs from its predecessor plus its changes in {odd}")
         before = self._held.get(node, {})
         for uid, now in after.items() if record is not None and known else ():
@@ -249,8 +265,22 @@ class LedgerChecker:
                 self._report(
                     seq, node, "AllocationNotDecided", f"pod {uid} holds something else than its decision grants"
                 )
+        for key, hold in kept.items() if record is not None and known else ():
+            if key in added and not _keeps(added[key], hold):
+                self._report(seq, node, "HoldNotDecided", f"{key} keeps something else than its decision says")
 
-    def _check_capacity(self, seq: int, node: str, allocations: Collection[Allocation]) -> None:
+    def _check_kept(self, seq: int, node: str, after: dict[str, Allocation], kept: dict[str, Hold]) -> None:
+        """What is kept must fit once those that leave for its sake are gone: it counts as if they were."""
+        leaving = {victim.uid for hold in kept.values() for victim in hold.victims}
+        rest = [allocation for uid, allocation in after.items() if uid not in leaving]
+        rest += [hold.allocation for hold in kept.values()]
+        self._check_capacity(seq, node, rest, "Hold")
+        limits = (self._limits or {}).get(node)
+        if limits is not None:
+            for rule, detail in sharing.faults(rest, limits.slots, limits.partitions):
+                self._report(seq, node, f"Hold{rule}", detail)
+
+    def _check_capacity(self, seq: int, node: str, allocations: Collection[Allocation], what: str = "") -> None:
         if self._limits is None:
             return
         limits = self._limits.get(node)
@@ -274,14 +304,14 @@ class LedgerChecker:
                 self._report(
                     seq,
                     node,
-                    "GpuOverCapacity",
+                    f"{what}GpuOverCapacity",
                     f"GPU {uuid} gives {tflops[uuid]} of {most[0]} milli-TFLOPS and {vram[uuid]} of {most[1]} bytes of VRAM",
                 )
         if cpu > limits.cpu_milli or memory > limits.memory_bytes:
             self._report(
                 seq,
                 node,
-                "NodeOverCapacity",
+                f"{what}NodeOverCapacity",
                 f"gives {cpu} of {limits.cpu_milli} milli-CPU and {memory} of {limits.memory_bytes} bytes of memory",
             )
 
@@ -303,5 +333,12 @@ class LedgerChecker:
 def _grants_match(decision: msgspec.Raw, allocation: Allocation) -> bool:
     try:
         return _grants.decode(decision).gpus == allocation.gpus
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+
+
+def _keeps(decision: msgspec.Raw, hold: Hold) -> bool:
+    try:
+        return _grants.decode(decision).preemption.gpus == hold.allocation.gpus
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False

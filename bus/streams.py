@@ -128,7 +128,7 @@ def declarations(limits: StreamLimits) -> tuple[StreamConfig, ...]:
         stream(USAGE, ["gpubus.usage.>"], limits.usage_bytes, max_age=3600, discard=DiscardPolicy.OLD),
         stream(
             WORK,
-            ["gpubus.work.schedule.>", "gpubus.work.release.>"],
+            ["gpubus.work.schedule.>", "gpubus.work.release.>", "gpubus.work.evict.>"],
             limits.work_bytes,
             retention=RetentionPolicy.WORK_QUEUE,
             discard=DiscardPolicy.NEW,

@@ -96,6 +96,32 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     dropped: Amount
 
 
+class PodRef(msgspec.Struct, frozen=True, gc=False):
+    """A pod by name, and which of those that ever had the name."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+class Preemption(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Who leaves a node for whom. The pod that comes and each that leaves are told the same.
+
+    Attributes:
+        node: Where room is made.
+        preemptor: The pod that room is made for.
+        victims: The pods that are evicted, those of least rank first.
+        gpus: What is kept for the preemptor until it has it.
+        until_s: Second since the epoch up to which it is kept.
+    """
+
+    node: str
+    preemptor: PodRef
+    victims: tuple[PodRef, ...]
+    gpus: tuple[GpuGrant, ...]
+    until_s: Amount
+
+
 class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One decision about one pod.
 
@@ -110,6 +136,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
         help: What would help; empty when nothing needs to.
         duration_us: Time the engine took.
         way: Who asked for it: ``extender`` when a kube-scheduler did, which then keeps the pod in its own queue.
+        preemption: The eviction that the pod waits for, or that it falls victim to.
     """
 
     outcome: Outcome
@@ -133,3 +160,4 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     attempts: tuple[Attempt, ...] = ()
     duration_us: Amount = 0
     way: Way = "native"
+    preemption: Preemption | None = None

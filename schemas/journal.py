@@ -11,7 +11,7 @@ the end of a step, and kinds of step; a reader that meets a kind it does not kno
 import msgspec
 
 from schemas.cluster import Amount
-from schemas.pod import GpuRequest
+from schemas.pod import GpuRequest, Schedule
 from schemas.quota import Usage
 
 
@@ -40,8 +40,11 @@ class Count(msgspec.Struct, frozen=True, array_like=True, tag="count", gc=False)
 class Place(msgspec.Struct, frozen=True, array_like=True, tag="place", gc=False):
     """A pod was to be placed: a decision. If it found a node, what it granted there counts from then on.
 
+    Room that is kept for the pod is no obstacle to it, and is kept no more once the pod is placed where it is.
+
     Attributes:
         node: The only node that it could go to; empty: any.
+        created_s: When the pod was created.
     """
 
     namespace: str
@@ -49,6 +52,43 @@ class Place(msgspec.Struct, frozen=True, array_like=True, tag="place", gc=False)
     pod_uid: str
     request: GpuRequest
     node: str = ""
+    created_s: Amount = 0
+
+
+class Budget(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A disruption budget, as far as it concerned the pods that might have had to go: evictions that it allowed, and pods."""
+
+    allowed: Amount
+    pods: tuple[str, ...]
+
+
+class Preempt(msgspec.Struct, frozen=True, array_like=True, tag="preempt", gc=False):
+    """Room was to be made for a pod by evicting others: a decision about it, and one about each of them, in order.
+
+    Attributes:
+        now_s: The time by which others were protected or not.
+        until_s: Up to when the room is kept.
+        budgets: What Kubernetes allowed.
+    """
+
+    namespace: str
+    name: str
+    pod_uid: str
+    request: GpuRequest
+    created_s: Amount
+    now_s: Amount
+    until_s: Amount
+    budgets: tuple[Budget, ...] = ()
+
+    def command(self) -> Schedule:
+        """Return the pod's command."""
+        return Schedule(
+            namespace=self.namespace,
+            name=self.name,
+            uid=self.pod_uid,
+            request=self.request,
+            created_s=self.created_s,
+        )
 
 
 class Free(msgspec.Struct, frozen=True, array_like=True, tag="free", gc=False):
@@ -89,7 +129,7 @@ class Tell(msgspec.Struct, frozen=True, array_like=True, tag="tell", gc=False):
     message: str
 
 
-Step = Saw | Count | Place | Free | Drop | Adopt | Freeze | Tell
+Step = Saw | Count | Place | Free | Drop | Adopt | Freeze | Tell | Preempt
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):

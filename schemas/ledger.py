@@ -10,7 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from schemas.cluster import Amount
-from schemas.decision import ContainerGrant, GpuGrant
+from schemas.decision import ContainerGrant, GpuGrant, PodRef
 from schemas.pod import Qos
 from schemas.quota import Budget, Usage
 
@@ -50,6 +50,10 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         """Whether both state the same, whenever they were added."""
         return self == other or msgspec.structs.replace(self, since=other.since) == other
 
+    def known_since(self, seq: int) -> "Allocation":
+        """Return it as listed by the record at ``seq``, which may have added it and then does not say since when it stands."""
+        return self if self.since else msgspec.structs.replace(self, since=seq)
+
     def usage(self) -> Usage:
         """Return what it counts against a quota."""
         tflops = sum(gpu.tflops_milli for gpu in self.gpus)
@@ -69,23 +73,55 @@ HOLD: Final = "hold/"
 """How the key of room that is kept for a pod begins, where others are UIDs of pods; no UID has a slash."""
 
 
+class Hold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Room that is kept on a node for a pod, while others leave the node for its sake.
+
+    It counts as taken, beside the pods that are still there, so nobody else is given what they leave. The record that adds the
+    pod to the node drops it.
+
+    Attributes:
+        allocation: What the pod is to hold. ``since`` is the sequence of the record that began to keep it.
+        victims: The pods that leave.
+        until_s: Second since the epoch up to which it is kept.
+    """
+
+    allocation: Allocation
+    victims: tuple[PodRef, ...]
+    until_s: Amount
+
+    @property
+    def key(self) -> str:
+        """What it is called where pods are called by UID."""
+        return HOLD + self.allocation.pod_uid
+
+    def charge(self) -> Allocation:
+        """Return what counts as taken."""
+        return msgspec.structs.replace(self.allocation, pod_uid=self.key, gang="")
+
+
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One pod added to or removed from the node by this revision; ``decision`` is a :class:`schemas.decision.Decision`.
 
     It is kept encoded because most readers of the ledger never look at it.
+
+    Attributes:
+        pod_uid: The pod, or the key of a hold.
+        evicts: The decisions about the pods that are evicted for the sake of a hold that is added.
     """
 
     op: Literal["add", "remove"]
     pod_uid: str
     decision: msgspec.Raw
+    evicts: tuple[msgspec.Raw, ...] = ()
 
 
-class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
+class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The complete allocations of one node at one revision.
 
     Attributes:
         txn: Identity of the commit, unique per attempt: tells a writer whose publish timed out whether it landed.
         previous: Digest of the record that it replaces (:func:`bus.chain.link`); empty for the first.
+        holds: Room that is kept for pods which others make it for.
     """
 
     node: str
@@ -93,6 +129,11 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     allocations: tuple[Allocation, ...]
     changes: tuple[Change, ...]
     previous: str = ""
+    holds: tuple[Hold, ...] = ()
+
+    def charges(self) -> tuple[Allocation, ...]:
+        """Return all that counts as taken on the node: what pods hold, and what is kept for some."""
+        return (*self.allocations, *(hold.charge() for hold in self.holds)) if self.holds else self.allocations
 
 
 class QuotaRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -59,6 +59,7 @@ class GpuRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         topology: How near its GPUs must be to each other.
         workload_profile: The profile its defaults came from (``workload-profile``).
         eviction_protection_s: Seconds after its creation in which it may not be preempted (``eviction-protection``).
+        preempts: Whether others may be evicted for it (``preemptionPolicy``).
         remote: The amounts are for a worker pod elsewhere, and the pod itself takes no GPU (``is-local-gpu: false``).
         container_names: Containers that the GPUs are for, when ``containers`` is empty (``inject-container``).
         container_counts: How many of the GPUs each of those gets, in order; empty when each sees all of them.
@@ -104,6 +105,7 @@ class GpuRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     topology: Topology | None = None
     workload_profile: str = ""
     eviction_protection_s: Amount = 0
+    preempts: bool = True
     remote: bool = False
     container_names: tuple[str, ...] = ()
     container_counts: tuple[Amount, ...] = ()
@@ -144,6 +146,13 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     labels: dict[str, str] = {}
     created_at: Timestamp | None = None
 
+    def command(self) -> "Schedule":
+        """Return the command to find a place for it."""
+        created_s = int(self.created_at.timestamp()) if self.created_at is not None else 0
+        return Schedule(
+            namespace=self.namespace, name=self.name, uid=self.uid, request=self.request, created_s=created_s
+        )
+
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Command: find a place for this pod. Carries the request so that the allocator need not hold every pod.
@@ -151,6 +160,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         way: Who asks: the watcher, or a kube-scheduler whose extender we are.
         node: The only node that it may go to: kube-scheduler has chosen it.
+        created_s: Second since the epoch at which the pod was created, from which its eviction protection counts; 0 if unknown.
     """
 
     namespace: str
@@ -159,6 +169,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     request: GpuRequest
     way: Way = "native"
     node: str = ""
+    created_s: Amount = 0
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -184,6 +195,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         reason: Dominant reason code of the decision that put it here; see :mod:`schemas.reasons`.
         state_seq: STATE sequence that decision had reached.
         ledger_seq: LEDGER sequence that decision had reached. Capacity that came after it has not been tried yet.
+        created_s: As in :class:`Schedule`.
     """
 
     namespace: str
@@ -194,3 +206,10 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     state_seq: Amount
     ledger_seq: Amount
     since: Timestamp
+    created_s: Amount = 0
+
+    def command(self) -> Schedule:
+        """Return the command to try the pod again."""
+        return Schedule(
+            namespace=self.namespace, name=self.name, uid=self.uid, request=self.request, created_s=self.created_s
+        )

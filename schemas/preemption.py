@@ -2,6 +2,7 @@
 
 import msgspec
 
+from schemas.decision import Preemption
 from schemas.units import Amount
 
 
@@ -17,3 +18,14 @@ class DisruptionBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     name: str
     allowed: Amount = 0
     pods: tuple[str, ...] = ()
+
+
+class Evict(msgspec.Struct, frozen=True, kw_only=True):
+    """Command: have the victims leave their node. It is void once the ledger keeps no room there for the preemptor.
+
+    Attributes:
+        since: LEDGER sequence of the record that began to keep the room.
+    """
+
+    preemption: Preemption
+    since: Amount

@@ -62,6 +62,8 @@ QUOTA: Final = "QuotaExceeded"
 GANG_WAITING: Final = "GangWaitingForMembers"
 GANG_UNFULFILLABLE: Final = "GangUnfulfillable"
 GANG_TIMEOUT: Final = "GangSchedulingTimeout"
+AWAITING_EVICTION: Final = "AwaitingEviction"
+EVICTION_OVERDUE: Final = "EvictionOverdue"
 NOT_IN_POOL: Final = "NodeNotInPool"
 NOT_OFFERED: Final = "NotOfferedByKubeScheduler"
 
@@ -213,6 +215,16 @@ REASONS: Final[tuple[Reason, ...]] = (
         GANG_TIMEOUT,
         "The pod's gang has not become complete in the time it was given. Its members are placed once it is.",
         "Create the missing members, or delete those that wait.",
+    ),
+    Reason(
+        AWAITING_EVICTION,
+        "Pods that the pod goes before are being evicted, and what they leave is kept for it.",
+        "Wait until the pods that the message names are gone: a disruption budget or their grace period may delay it.",
+    ),
+    Reason(
+        EVICTION_OVERDUE,
+        "Pods that were to be evicted for the pod have not gone in time, so nothing is kept for it any more.",
+        "Look at the pods that the message names, and at the disruption budgets that cover them.",
     ),
     Reason(
         NOT_IN_POOL,

@@ -14,7 +14,7 @@ from schemas.kube.resources import CustomResource
 from schemas.ledger import GangRecord, NodeRecord, QuotaRecord
 from schemas.observed import Drift, PodNotice
 from schemas.pod import Pod, Release, Schedule, Waiting
-from schemas.preemption import DisruptionBudget
+from schemas.preemption import DisruptionBudget, Evict
 from schemas.quota import Quota
 from schemas.record import RecorderCounters
 from schemas.rollout import ComponentSpec, Member, Rollout
@@ -64,6 +64,7 @@ EVENT_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     "gpubus.shadow.v1": ShadowReport,
     "gpubus.schedule.v1": Schedule,
     "gpubus.release.v1": Release,
+    "gpubus.evict.v1": Evict,
     "gpubus.tick.v1": Tick,
     "gpubus.component.v1": ComponentSpec,
     "gpubus.member.v1": Member,

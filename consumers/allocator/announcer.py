@@ -26,8 +26,9 @@ from schemas.cluster import ExpectedPods
 from schemas.decision import Decision
 from schemas.event import Event
 from schemas.journal import Turn
-from schemas.ledger import NodeRecord
+from schemas.ledger import HOLD, NodeRecord
 from schemas.pod import Schedule, Waiting
+from schemas.preemption import Evict
 from schemas.registry import Presence
 
 log = logging.getLogger("gpubus.allocator")
@@ -49,6 +50,7 @@ class _Got(msgspec.Struct):
 
 
 _got = msgspec.json.Decoder(_Got)
+_decision = msgspec.json.Decoder(Decision)
 
 
 class Announcer:
@@ -105,16 +107,9 @@ class Announcer:
         """Publish decisions, and what they mean for the set of waiting pods."""
         now = datetime.now(UTC)
         for said in announcements:
-            event = Event(
-                id=said.id,
-                source=self._source,
-                type="gpubus.decision.v1",
-                subject=f"{said.decision.namespace}/{said.decision.name}",
-                time=now,
-                data=said.encoded,
-            )
-            subject = subjects.decision(said.decision.namespace, said.decision.name)
-            self._messages.append((subject, codec.encode(event), said.id))
+            self._messages.append(self._decided(said.id, said.decision, said.encoded, now))
+            if said.evict is not None:
+                self._messages.append(self._eviction(said.decision.pod_uid, said.evict, now))
             if said.refused is not None:
                 self._messages.append(self._waiting_record(said, said.refused, waiting.get(said.refused.uid), now))
             elif not said.waits and (entry := waiting.get(said.decision.pod_uid)) is not None:
@@ -148,7 +143,7 @@ class Announcer:
                 type="gpubus.schedule.v1",
                 subject=f"{pod.namespace}/{pod.name}",
                 time=now,
-                data=Schedule(namespace=pod.namespace, name=pod.name, uid=pod.uid, request=pod.request),
+                data=pod.command(),
             )
             self._messages.append((subjects.work("schedule", pod.request.pool), codec.encode(event), event.id))
         self._send()
@@ -207,6 +202,7 @@ class Announcer:
             state_seq=said.decision.basis.state,
             ledger_seq=said.decision.basis.ledger,
             since=before[0].since if before is not None else now,
+            created_s=command.created_s,
         )
         event = Event(
             id=f"{said.id}:waiting",
@@ -218,6 +214,50 @@ class Announcer:
             causationid=said.id,
         )
         return waiting_subject(pod), codec.encode(event), event.id
+
+    def told(self, record: NodeRecord, recovery: Recovery) -> list[Outgoing]:
+        """Return what the ledger record that added a pod, or room for it, had its author announce."""
+        uid, seq, now = recovery.command.uid, recovery.seq, datetime.now(UTC)
+        key = HOLD + uid if recovery.room else uid
+        messages: list[Outgoing] = []
+        for change in record.changes:
+            if change.pod_uid != key or change.op != "add":
+                continue
+            for raw in change.evicts:
+                victim = _decision.decode(raw)
+                messages.append(self._decided(f"{victim.pod_uid}:{seq}:evicted", victim, raw, now))
+            decision = _decision.decode(change.decision)
+            messages.append(
+                self._decided(f"{uid}:{seq}:room" if recovery.room else f"{uid}:{seq}", decision, change.decision, now)
+            )
+            if recovery.room and decision.preemption is not None:
+                messages.append(self._eviction(uid, Evict(preemption=decision.preemption, since=seq), now))
+            if isinstance(recovery.token, Caller):
+                recovery.token.decision = decision
+        return messages
+
+    def _decided(self, event_id: str, decision: Decision, raw: msgspec.Raw, now: datetime) -> Outgoing:
+        event = Event(
+            id=event_id,
+            source=self._source,
+            type="gpubus.decision.v1",
+            subject=f"{decision.namespace}/{decision.name}",
+            time=now,
+            data=raw,
+        )
+        return subjects.decision(decision.namespace, decision.name), codec.encode(event), event_id
+
+    def _eviction(self, uid: str, command: Evict, now: datetime) -> Outgoing:
+        event = Event(
+            id=f"{uid}:{command.since}:evict",
+            source=self._source,
+            type="gpubus.evict.v1",
+            subject=command.preemption.node,
+            time=now,
+            data=command,
+            causationid=f"{uid}:{command.since}:room",
+        )
+        return subjects.work("evict", command.preemption.node), codec.encode(event), event.id
 
     def _send(self) -> None:
         if self._messages and len(self._sending) < BATCHES_IN_FLIGHT:
@@ -269,20 +309,8 @@ class Announcer:
                 raise  # the server cannot say just now: the command is redelivered
             log.info("pod %s/%s: its ledger record %d is gone: %s", command.namespace, command.name, seq, error)
         else:
-            for change in record.changes:
-                if change.pod_uid == command.uid and change.op == "add":
-                    event = Event(
-                        id=f"{command.uid}:{seq}",
-                        source=self._source,
-                        type="gpubus.decision.v1",
-                        subject=f"{command.namespace}/{command.name}",
-                        time=datetime.now(UTC),
-                        data=change.decision,
-                    )
-                    subject = subjects.decision(command.namespace, command.name)
-                    await self._bus.publisher.publish(subject, codec.encode(event), msg_id=event.id)
-                    if isinstance(recovery.token, Caller):
-                        recovery.token.decision = msgspec.json.decode(change.decision, type=Decision)
+            for message in self.told(record, recovery):
+                await self._bus.publisher.publish(message[0], message[1], msg_id=message[2])
         if recovery.waiting is not None:
             await self._clear(*recovery.waiting)
         if isinstance(recovery.token, Delivery | Caller):

@@ -7,13 +7,13 @@ however many pods it takes.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from bus.chain import link
 from schemas.decision import Decision
-from schemas.ledger import Allocation, Change, NodeRecord
+from schemas.ledger import HOLD, Allocation, Change, Hold, NodeRecord
 from schemas.pod import Release, Schedule
 
 if TYPE_CHECKING:
@@ -69,7 +69,10 @@ class Formation:
 
 @dataclass(slots=True, eq=False)
 class Removal:
-    """A pod to be taken off the node. A silent one undoes a duplicate: the pod goes on elsewhere and nobody is told."""
+    """A pod to be taken off the node, or room to be kept there no more.
+
+    A silent one undoes a duplicate, the pod goes on elsewhere and nobody is told; or it is about room, which nobody holds.
+    """
 
     command: Release
     token: object
@@ -89,18 +92,58 @@ class Removal:
         return self.command.namespace
 
 
-Item = Addition | Removal
+@dataclass(slots=True, eq=False)
+class Keep:
+    """Room to be kept on the node for a pod that others are evicted for.
+
+    Attributes:
+        decision: Tells the pod to wait.
+        evicted: Tell the victims to go, each as it is and encoded.
+        displaced: Room kept for pods that this one goes before, given up for it.
+    """
+
+    command: Schedule
+    token: object
+    hold: Hold
+    decision: Decision
+    encoded: msgspec.Raw
+    evicted: list[tuple[Decision, msgspec.Raw]]
+    displaced: tuple[str, ...] = ()
+    gang: str = ""
+
+    @property
+    def uid(self) -> str:
+        """The key of the room."""
+        return self.hold.key
+
+    @property
+    def namespace(self) -> str:
+        """The pod's namespace."""
+        return self.command.namespace
+
+    @property
+    def node(self) -> str:
+        """Where room is made."""
+        return self.decision.preemption.node if self.decision.preemption is not None else ""
+
+
+Item = Addition | Removal | Keep
 
 
 @dataclass(slots=True, eq=False)
 class Commit:
-    """One record on its way: it replaces the one at ``expected``, and ``held`` is what the node holds if it lands."""
+    """One record on its way: it replaces the one at ``expected``, and ``held`` is what the node holds if it lands.
+
+    Attributes:
+        holds: What is kept there then, by key.
+    """
 
     node: str
     txn: str
     expected: int
     items: list[Item]
     held: dict[str, Allocation]
+    holds: dict[str, Hold]
     previous: str = ""
     payload: bytes = b""
     """What was published, so that our own record is known when it comes back without being decoded."""
@@ -116,12 +159,21 @@ class Commit:
             node=self.node,
             txn=self.txn,
             allocations=tuple(self.held.values()),
-            changes=tuple(
-                Change(op="add" if isinstance(item, Addition) else "remove", pod_uid=item.uid, decision=item.encoded)
-                for item in self.items
-            ),
+            changes=tuple(change for item in self.items for change in _changes(item)),
             previous=self.previous,
+            holds=tuple(self.holds.values()),
         )
+
+
+def _changes(item: Item) -> Iterator[Change]:
+    if isinstance(item, Keep):
+        for key in item.displaced:
+            yield Change(op="remove", pod_uid=key, decision=item.encoded)
+        evicts = tuple(encoded for _, encoded in item.evicted)
+        yield Change(op="add", pod_uid=item.uid, decision=item.encoded, evicts=evicts)
+    else:
+        op: Literal["add", "remove"] = "add" if isinstance(item, Addition) else "remove"
+        yield Change(op=op, pod_uid=item.uid, decision=item.encoded)
 
 
 @dataclass(slots=True, eq=False)
@@ -131,6 +183,8 @@ class Book:
     node: str
     seq: int = 0
     held: dict[str, Allocation] = field(default_factory=dict)
+    holds: dict[str, Hold] = field(default_factory=dict)
+    """Room that is kept there, by key."""
     flying: Commit | None = None
     queued: list[Item] = field(default_factory=list)
     unseen: list[tuple[int, Commit]] = field(default_factory=list)
@@ -143,10 +197,10 @@ class Book:
         """Start a commit of everything queued, unless one is in flight or nothing is queued."""
         if self.flying is not None or not self.queued or self.frozen:
             return None
-        held = dict(self.held)
+        held, holds = dict(self.held), dict(self.holds)
         for item in self.queued:
-            _apply(held, item)
-        self.flying = Commit(self.node, txn, self.seq, self.queued, held, self.newest)
+            _apply(held, holds, item)
+        self.flying = Commit(self.node, txn, self.seq, self.queued, held, holds, self.newest)
         self.queued = []
         return self.flying
 
@@ -161,7 +215,9 @@ class Book:
         for item in commit.items:
             if isinstance(item, Addition) and item.uid in commit.held:
                 commit.held[item.uid] = msgspec.structs.replace(item.allocation, since=seq)
-        self.held = commit.held
+            elif isinstance(item, Keep) and item.uid in commit.holds:
+                commit.holds[item.uid] = kept_since(item.hold, seq)
+        self.held, self.holds = commit.held, commit.holds
         return commit
 
     def overtaken(self) -> list[Item]:
@@ -172,14 +228,40 @@ class Book:
 
     def expected_allocations(self) -> Iterator[Allocation]:
         """Yield what the node will hold once everything of ours has landed."""
-        held = dict(self.flying.held if self.flying is not None else self.held)
+        yield from self._expected()[0].values()
+
+    def expected_hold(self, key: str) -> Hold | None:
+        """Return room that will be kept on the node once everything of ours has landed."""
+        return self._expected()[1].get(key)
+
+    def charges(self) -> Iterator[Allocation]:
+        """Yield all that counts as taken by the ledger."""
+        yield from self.held.values()
+        for hold in self.holds.values():
+            yield hold.charge()
+
+    def _expected(self) -> tuple[dict[str, Allocation], dict[str, Hold]]:
+        newest = self.flying if self.flying is not None else self
+        held, holds = dict(newest.held), dict(newest.holds)
         for item in self.queued:
-            _apply(held, item)
-        yield from held.values()
+            _apply(held, holds, item)
+        return held, holds
 
 
-def _apply(held: dict[str, Allocation], item: Item) -> None:
-    if isinstance(item, Addition):
-        held[item.uid] = item.allocation
-    else:
-        held.pop(item.uid, None)
+def kept_since(hold: Hold, seq: int) -> Hold:
+    """Return room as it is known to be kept since the ledger record at ``seq``, if it does not say since when."""
+    return msgspec.structs.replace(hold, allocation=hold.allocation.known_since(seq))
+
+
+def _apply(held: dict[str, Allocation], holds: dict[str, Hold], item: Item) -> None:
+    match item:
+        case Addition():
+            held[item.uid] = item.allocation
+            holds.pop(HOLD + item.uid, None)  # the pod has what was kept for it
+        case Keep():
+            for key in item.displaced:
+                holds.pop(key, None)
+            holds[item.uid] = item.hold
+        case Removal():
+            held.pop(item.uid, None)
+            holds.pop(item.uid, None)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -11,8 +11,26 @@ from consumers.allocator.gangs import Gangs
 from consumers.allocator.grants import allocation
 from consumers.allocator.quotas import Quotas
 from schemas.decision import Decision
-from schemas.ledger import Allocation
+from schemas.ledger import HOLD, Allocation
 from schemas.pod import WHOLE, GpuRequest, Schedule, Waiting
+
+
+class Kept(NamedTuple):
+    """What counts as taken on a node because it is kept for a pod."""
+
+    node: str
+    allocation: Allocation
+
+
+def lift(snapshot: Snapshot, uid: str) -> Kept | None:
+    """Stop counting as taken what is kept for a pod, and return it; None if nothing is."""
+    key = HOLD + uid
+    node = snapshot.node_of(key)
+    held = snapshot.held(node, key) if node is not None else None
+    if node is None or held is None:
+        return None
+    snapshot.remove(node, key)
+    return Kept(node, held)
 
 
 def choose(
@@ -79,6 +97,7 @@ class Trial:
         self._gangs = gangs
         self._policy_of = policy_of
         self._taken: list[tuple[str, Allocation]] = []
+        self._lifted: list[Kept] = []
 
     def __enter__(self) -> Self:
         return self
@@ -87,6 +106,9 @@ class Trial:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._take_back(len(self._taken))
+        for kept in self._lifted:
+            self._snapshot.add(*kept)
+        self._lifted.clear()
 
     def _take_back(self, places: int) -> None:
         for _ in range(places):
@@ -100,17 +122,30 @@ class Trial:
 
     def fits_on(self, pod: Waiting, node: str) -> bool:
         """Return whether the pod fits one node, whatever its quota."""
-        return fits_on(self._snapshot, pod.request, node, self._policy_of(pod.request.pool))
+        kept = lift(self._snapshot, pod.uid)
+        fits = fits_on(self._snapshot, pod.request, node, self._policy_of(pod.request.pool))
+        if kept is not None:
+            self._snapshot.add(*kept)
+        return fits
 
     def place(self, pod: Waiting) -> bool:
         """Take a place for the pod if there is one, and say whether."""
+        kept = lift(self._snapshot, pod.uid)
         decision, held = choose(self._snapshot, self._quotas, pod, self._policy_of(pod.request.pool))
         if held is None:
+            if kept is not None:
+                self._snapshot.add(*kept)
             return False
+        if kept is not None:
+            self._lifted.append(kept)
         self._snapshot.add(decision.node, held)
         self._quotas.promise(decision.node, held)
         self._taken.append((decision.node, held))
         return True
+
+    def keeps_room(self, pod: Waiting) -> bool:
+        """Whether room is kept for the pod somewhere, which makes it unlike others that ask for the same."""
+        return self._snapshot.node_of(HOLD + pod.uid) is not None
 
     def must_form(self, pod: Waiting) -> bool:
         """Whether the pod may only be placed together with others."""

@@ -7,6 +7,7 @@ from bus import codec, subjects
 from bus.errors import UndecodableError
 from bus.follower import Record
 from consumers.allocator.choice import Trial
+from consumers.allocator.disruptions import Disruptions
 from consumers.allocator.engine import Snapshot
 from consumers.allocator.gangs import Gangs
 from consumers.allocator.quotas import Quotas
@@ -14,6 +15,7 @@ from consumers.allocator.silence import Silence
 from consumers.allocator.waiting import WaitingPods
 from schemas.cluster import ExpectedPods, GpuInventory, Node, Pool
 from schemas.pod import Waiting
+from schemas.preemption import DisruptionBudget
 from schemas.quota import Quota
 from schemas.reasons import GANG_WAITING, QUOTA
 
@@ -23,6 +25,7 @@ STATE_FILTERS = (
     "gpubus.state.node.*",
     "gpubus.state.gpu.*",
     "gpubus.state.quota.*.*",
+    "gpubus.state.disruption.*.*",
     "gpubus.state.waiting.>",
     "gpubus.state.allocator.*",
 )
@@ -39,6 +42,9 @@ class Cluster:
         self.snapshot = Snapshot()
         self.waiting = WaitingPods()
         self.quotas = Quotas()
+        self.disruptions = Disruptions()
+        self.time_s = 0
+        """The server's time as far as STATE has told it, in seconds since the epoch."""
         self.expected: dict[str, ExpectedPods] = {}
         self.gangs = Gangs()
         self._newly_bound: list[str] = []
@@ -62,6 +68,7 @@ class Cluster:
         """
         self.state_seq = max(self.state_seq, record.seq)
         self.pass_time(record.time_ns)
+        self.time_s = max(self.time_s, record.time_ns // 1_000_000_000)
         try:
             _, kind, *name = subjects.names(record.subject)
         except ValueError as error:
@@ -77,6 +84,8 @@ class Cluster:
                 self._on_expected(pool, record)
             case "quota", [namespace, quota]:
                 self._on_quota(namespace, quota, record)
+            case "disruption", [namespace, _]:
+                self._on_disruption(namespace, record)
             case "allocator", [allocator]:
                 self._on_presence(allocator, record)
             case "waiting", [_, _, _]:
@@ -162,6 +171,18 @@ class Cluster:
         if error is not None:
             raise error
 
+    def _on_disruption(self, namespace: str, record: Record) -> None:
+        if record.deleted:
+            self.disruptions.drop(record.subject)
+            return
+        try:
+            budget = codec.decode_as(DisruptionBudget, record.payload).data
+            codec.check_name(budget.namespace, namespace)
+        except UndecodableError:
+            self.disruptions.unreadable(record.subject, namespace)
+            raise
+        self.disruptions.put(record.subject, budget)
+
     def take_newly_bound(self) -> list[str]:
         """Return the namespaces whose first quota has come: what their pods hold is still to be counted."""
         names, self._newly_bound = self._newly_bound, []
@@ -217,6 +238,10 @@ class Cluster:
         """Look at every waiting pod again, whatever happened: catches what events missed."""
         self.waiting.forget_wakes()
         self._recheck_all()
+
+    def recheck(self, uid: str) -> None:
+        """Try a pod again if it waits."""
+        self._recheck[uid] = None
 
     def _recheck_all(self) -> None:
         self._recheck.update(dict.fromkeys(self.waiting.all()))

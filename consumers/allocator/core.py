@@ -10,7 +10,7 @@ two nodes. All followers see both records in the same order, so the maker of the
 takes it back.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -18,7 +18,7 @@ from bus import codec
 from bus.chain import link
 from bus.errors import UndecodableError
 from bus.follower import Record
-from consumers.allocator.book import Addition, Book, Commit, Formation, Item, Removal
+from consumers.allocator.book import Addition, Book, Commit, Formation, Item, Keep, Removal, kept_since
 from consumers.allocator.bundle import Bundle
 from consumers.allocator.cluster import Cluster
 from consumers.allocator.decider import Decider
@@ -28,15 +28,21 @@ from consumers.allocator.gangs import being_placed, overdue
 from consumers.allocator.learning import Learner
 from consumers.allocator.offers import Offers
 from consumers.allocator.places import Places
+from consumers.allocator.room import overdue_eviction, still_leaving
+from consumers.allocator.rooms import KEPT_S, UNCLAIMED_S, Rooms, Seeker
 from consumers.allocator.sealing import Sealer
 from consumers.allocator.shelf import Shelf
+from schemas import reasons
 from schemas.decision import Decision
 from schemas.extender import Offer
-from schemas.ledger import NodeRecord
+from schemas.journal import Preempt
+from schemas.ledger import HOLD, Hold, NodeRecord
 from schemas.pod import Release, Schedule, Waiting
+from schemas.preemption import Evict
 from schemas.requirements import Gang
 
 DUPLICATE = "DuplicatePlacement"
+SEEKERS_PER_SWEEP = 16
 
 
 class Core:
@@ -64,14 +70,19 @@ class Core:
         self.offers = Offers(self.cluster, self.decider)
         self._pending: dict[str, Addition] = {}
         self._removing: dict[str, Removal] = {}
+        self._keeping: dict[str, Keep] = {}
+        self.rooms = Rooms(self.cluster)
 
     # Commands
 
     def schedule(self, command: Schedule, token: object) -> None:
         """Find a place for a pod."""
-        waiting_for = self._pending.get(command.uid)
+        waiting_for = self._pending.get(command.uid) or self._keeping.get(command.uid)
         if waiting_for is not None:  # redelivered while we are at it: only the newest delivery can be acknowledged
             waiting_for.token = token
+            return
+        if (seeker := self.rooms.seeking(command.uid)) is not None:
+            self.rooms.seek(seeker._replace(token=token))
             return
         if self._places.first(command.uid) is None:
             self._place(command, token)
@@ -117,6 +128,9 @@ class Core:
     def release(self, command: Release, token: object) -> None:
         """Give back what a pod holds."""
         self.offers.forget(command.uid)
+        if (seeker := self.rooms.take(command.uid)) is not None:
+            self._refuse(*seeker)
+        self._give_up_room(command.uid, command.reason)
         removing = self._removing.get(command.uid)
         if removing is not None:
             removing.token = token
@@ -183,14 +197,124 @@ class Core:
         if gang is not None:
             self._form(gang, command, token)
             return
+        decision = self._try(command, token)
+        if decision is None:
+            return
+        if self.rooms.first(command.uid) is not None:
+            self._refuse(command, self._still_waits(command, decision), token)
+        elif self.rooms.may(command, decision.reason):
+            self.rooms.seek(Seeker(command, decision, token))
+        else:
+            self._refuse(command, decision, token)
+
+    def _try(self, command: Schedule, token: object) -> Decision | None:
+        """Place a pod if it fits somewhere; return the refusal if not."""
         decision, allocation = self.decider.place(command)
         self.counters.decided += 1
         if allocation is None:
-            self._refuse(command, decision, token)
-            return
+            return decision
         self.snapshot.add(decision.node, allocation)
         self.quotas.promise(decision.node, allocation)
         self._put(Addition(command, token, allocation, decision, encode(decision)))
+        return None
+
+    # Room for pods that others go for
+
+    def make_room(self) -> None:
+        """Look at one of the pods that fit nowhere and for which others may be evicted. It takes long: do other work between."""
+        seeker = self.rooms.take()
+        if seeker is None:
+            return
+        command, _, token = seeker
+        if self._places.first(command.uid) is not None:  # another allocator has placed it meanwhile
+            self.schedule(command, token)
+            return
+        decision = self._try(command, token)
+        if decision is None:
+            return
+        budgets = self.rooms.budgets(command)
+        now_s = self.cluster.time_s
+        room = None
+        if budgets is not None:
+            pod = command.namespace, command.name, command.uid, command.request, command.created_s
+            room = self.decider.make_room(Preempt(*pod, now_s, now_s + KEPT_S, budgets))
+        if room is None:
+            self.rooms.in_vain(command)
+            self._refuse(command, decision, token)
+            return
+        self.counters.decided += 1 + len(room.evicted)
+        evicted = [(told, encode(told)) for told in room.evicted]
+        self._keeping[command.uid] = keep = Keep(
+            command, token, room.hold, room.decision, encode(room.decision), evicted, room.displaced
+        )
+        self._shelf.queue(room.node, keep)
+
+    def _still_waits(self, command: Schedule, refused: Decision) -> Decision:
+        """Tell a pod that room is kept for whom it waits, and see to it that they have been told to go."""
+        known = self.rooms.first(command.uid)
+        if known is None:
+            return refused
+        held = self._shelf.book(known.node).held
+        left = [victim for victim in known.hold.victims if victim.uid in held]
+        self.effects.recoveries.append(Recovery(command, known.hold.allocation.since, None, None, room=True))
+        return self.decider.tell(still_leaving(known.node, known.hold, left, refused), command)
+
+    def _give_up_room(self, uid: str, why: str, but: str = "") -> None:
+        """Keep room for a pod no more, on any node or any but one."""
+        for known in self.rooms.all_of(uid):
+            if known.node != but:
+                self._lift(known.node, known.hold, why)
+
+    def _lift(self, node: str, hold: Hold, why: str) -> None:
+        if self._shelf.book(node).expected_hold(hold.key) is None:
+            return
+        kept, pod = self.snapshot.held(node, hold.key), hold.allocation
+        command = Release(namespace=pod.namespace, name=pod.name, uid=hold.key, pool=pod.pool, node=node, reason=why)
+        decision = self.decider.release(command, ": room is kept no more", node, kept.gpus if kept is not None else ())
+        self.snapshot.remove(node, hold.key)
+        self._shelf.queue(node, Removal(command, None, decision, encode(decision), silent=True))
+
+    def _settle_room(self, item: Keep, node: str, seq: int) -> None:
+        """Our record that keeps room has been seen in the ledger: tell the pod to wait, and the others to go."""
+        uid, first = item.command.uid, self.rooms.first(item.command.uid)
+        said = Announcement(f"{uid}:{seq}:room", item.decision, item.encoded, item.token, refused=item.command)
+        if self._places.first(uid) is not None:
+            self._give_up_room(uid, "Placed")
+            self._recover(item.command, item.token)
+        elif first is None or first.node != node or self.cluster.waiting.ended(uid):
+            # Another allocator has made room elsewhere before, or nobody needs it any more.
+            self._lift(node, item.hold, "Superseded")
+            self.effects.announcements.append(said)
+        else:
+            self.effects.announcements += [
+                Announcement(f"{told.pod_uid}:{seq}:evicted", told, encoded, None) for told, encoded in item.evicted
+            ]
+            if item.decision.preemption is not None:
+                said.evict = Evict(preemption=item.decision.preemption, since=seq)
+            self.effects.announcements.append(said)
+            self.counters.rooms += 1
+            self.counters.evicted += len(item.evicted)
+        for key in item.displaced:
+            self.cluster.recheck(key.removeprefix(HOLD))
+        self.cluster.grow_by_ledger(node, seq)  # what it displaced may have been all that had to go
+
+    def _sweep_rooms(self) -> None:
+        """Give up room that nobody waits for, or that was kept long enough."""
+        now_s = self.cluster.time_s
+        for node, hold in list(self.rooms):
+            uid = hold.allocation.pod_uid
+            waiting = self.cluster.waiting.get(uid)
+            if self._places.first(uid) is not None or self.cluster.waiting.ended(uid):
+                self._lift(node, hold, "NotNeeded")
+            elif now_s > hold.until_s:
+                self._lift(node, hold, reasons.EVICTION_OVERDUE)
+                if waiting is not None:
+                    held = self._shelf.book(node).held
+                    left = [victim for victim in hold.victims if victim.uid in held]
+                    member = waiting[0].command()
+                    self._tell(member, self.decider.tell(overdue_eviction(node, hold, left), member))
+            elif waiting is None and uid not in self._pending and now_s > hold.until_s - KEPT_S + UNCLAIMED_S:
+                self._lift(node, hold, "Unclaimed")
 
     def _form(self, gang: Gang, command: Schedule, token: object) -> None:
         """Place a gang that does not stand, ``command`` and all members that wait, or none of them."""
@@ -220,7 +344,7 @@ class Core:
         if gang is None or len(waiting) >= gang.min_members or self.cluster.gangs.standing(key):
             return False
         for pod in waiting:
-            member = Schedule(namespace=pod.namespace, name=pod.name, uid=pod.uid, request=pod.request)
+            member = pod.command()
             self._tell(
                 member,
                 self.decider.tell(overdue(gang, len(waiting), pod.request), member),
@@ -287,6 +411,7 @@ class Core:
             self.snapshot.remove(book.node, member.uid)
             self.journal.drop(member.uid, book.node)
             self._forget(member)
+            self._give_up_room(member.uid, "NotNeeded")  # what was kept for it counts as its own since it was placed
         return members
 
     def _reschedule(self, additions: list[Addition]) -> None:
@@ -299,7 +424,8 @@ class Core:
 
     def tokens(self) -> list[object]:
         """Return the tokens of everything on its way."""
-        return [item.token for items in (self._pending, self._removing) for item in items.values()]
+        ours: tuple[Iterable[Item], ...] = (self._pending.values(), self._removing.values(), self._keeping.values())
+        return [item.token for items in ours for item in items] + self.rooms.tokens()
 
     @property
     def busy(self) -> int:
@@ -376,12 +502,13 @@ class Core:
     def _show_held(self, book: Book) -> None:
         """Have decisions see the node as the ledger has it, without anything of ours that is on its way."""
         self.offers.swept(book.node)
-        self.snapshot.set_allocations(book.node, book.held.values())
+        self.snapshot.set_allocations(book.node, book.charges())
         self.journal.adopt(book.node, book.seq)
 
     def _landed(self, book: Book, seq: int) -> Commit:
-        before = book.held
+        before, kept = book.held, book.holds
         commit = self._shelf.landed(book, seq)
+        self.rooms.note(book.node, kept, book.holds)
         if self.quotas or self._shelf.knows_gangs:
             gone, come = before.keys() - book.held.keys(), book.held.keys() - before.keys()
             self._sealer.settle(book.node, [before[uid] for uid in gone], [book.held[uid] for uid in come])
@@ -452,14 +579,16 @@ class Core:
 
     def _adopt(self, book: Book, seq: int, data: NodeRecord | None) -> None:
         """Take over a record that somebody else wrote, and decide anew what it overtook."""
-        before = book.held
+        before, kept = book.held, book.holds
         if book.frozen:
             self.cluster.grow_by_ledger(book.node, seq)
         book.seq, book.frozen = seq, False
-        book.held = {
-            a.pod_uid: a if a.since else msgspec.structs.replace(a, since=seq)
-            for a in (data.allocations if data is not None else ())
-        }
+        book.held = {a.pod_uid: a.known_since(seq) for a in (data.allocations if data is not None else ())}
+        book.holds = {hold.key: kept_since(hold, seq) for hold in (data.holds if data is not None else ())}
+        self.rooms.note(book.node, kept, book.holds)
+        for key in kept.keys() - book.holds.keys():
+            self.cluster.grow_by_ledger(book.node, seq)
+            self.cluster.recheck(key.removeprefix(HOLD))
         items = self._overtaken(book)
         gone, come = before.keys() - book.held.keys(), book.held.keys() - before.keys()
         self._sealer.settle(book.node, [before[uid] for uid in gone], [book.held[uid] for uid in come])
@@ -497,22 +626,28 @@ class Core:
             if not isinstance(item, Removal):
                 continue
             book = self._shelf.book(item.decision.node)
-            if item.uid in book.held:
+            if item.uid in book.held or item.uid in book.holds:
                 self.snapshot.remove(book.node, item.uid)
                 self.journal.drop(item.uid, book.node)
                 self._shelf.queue(book.node, item)
             else:
                 self._forget(item)
                 self.effects.again.append(item.token)  # it is gone from here, or was never here and goes elsewhere
-        self._again(additions)
+        self._again(items)
 
-    def _again(self, additions: list[Addition]) -> None:
-        """Decide anew what was lost, each formation by its first member."""
+    def _again(self, items: list[Item]) -> None:
+        """Decide anew what was lost, each formation by its first member, and whether there is room to make."""
+        additions = [item for item in items if isinstance(item, Addition)]
+        keeps = [item for item in items if isinstance(item, Keep)]
+        for keep in keeps:
+            self._forget(keep)
         formations: dict[int, list[Addition]] = {}
         for addition in additions:
             formations.setdefault(id(addition.formation or addition), []).append(addition)
         for members in formations.values():
             self._reschedule(members)
+        for keep in keeps:
+            self.schedule(keep.command, keep.token)
 
     def _freeze(self, book: Book, seq: int) -> None:
         book.seq, book.frozen = seq, True
@@ -525,7 +660,7 @@ class Core:
             self._forget(item)
             if isinstance(item, Removal):
                 self.effects.again.append(item.token)
-        self._again([item for item in items if isinstance(item, Addition)])
+        self._again(items)
 
     def _settle(self, commit: Commit, seq: int) -> None:
         """Our record has been seen in the ledger: announce what it changed."""
@@ -534,6 +669,7 @@ class Core:
             if isinstance(item, Addition):
                 self.decider.settled(item.uid)
                 self._places.add(item.uid, commit.node, seq)
+                self._give_up_room(item.uid, "Placed", commit.node)
                 if self._undo_duplicate(item.uid, commit.node):
                     self._recover(item.command, item.token)  # whoever placed it first may have died over it
                     if item.formation is not None:
@@ -542,9 +678,14 @@ class Core:
                 self.counters.placed += 1
                 said = Announcement(f"{item.uid}:{seq}", item.decision, item.encoded, item.token)
                 self.effects.announcements += [said] if item.formation is None else item.formation.settled(said)
+            elif isinstance(item, Keep):
+                self._settle_room(item, commit.node, seq)
             else:
-                self._places.remove(item.uid, commit.node, seq)
                 self.cluster.grow_by_ledger(commit.node, seq)
+                if item.uid.startswith(HOLD):
+                    self.cluster.recheck(item.uid.removeprefix(HOLD))
+                    continue
+                self._places.remove(item.uid, commit.node, seq)
                 if item.silent:
                     continue
                 self.counters.released += 1
@@ -561,6 +702,8 @@ class Core:
         if isinstance(item, Addition):
             self._pending.pop(item.uid, None)
             self.quotas.withdraw(item.decision.node, item.allocation)
+        elif isinstance(item, Keep):
+            self._keeping.pop(item.command.uid, None)
         elif self._removing.get(item.uid) is item:
             del self._removing[item.uid]
 
@@ -605,6 +748,8 @@ class Core:
         """Look at everything again that events or their readers may have missed."""
         self.cluster.sweep()
         self.undo_duplicates()
+        self._sweep_rooms()
+        self.effects.wakes += self.rooms.to_wake(SEEKERS_PER_SWEEP)
         for uid in self.cluster.waiting.all():
             entry = self.cluster.waiting.get(uid)
             if entry is not None:
@@ -638,7 +783,7 @@ class Core:
 
     def _settle_waiting(self, pod: Waiting) -> None:
         """A pod that stands somewhere waits no more: one allocator refused it while another placed it, and may have died."""
-        self._recover(Schedule(namespace=pod.namespace, name=pod.name, uid=pod.uid, request=pod.request), None)
+        self._recover(pod.command(), None)
 
     def wake(self) -> list[tuple[Waiting, int]]:
         """Return the waiting pods to try again after what has grown; see :meth:`Cluster.wake`."""

@@ -4,12 +4,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from consumers.allocator.choice import Trial, choose
+from consumers.allocator.choice import Trial, choose, lift
 from consumers.allocator.cluster import Cluster
 from consumers.allocator.engine import Policy, Workload, decide
 from consumers.allocator.journal import Journal
+from consumers.allocator.room import Room, keep, plan
 from schemas.cluster import ExpectedPods, Pool
 from schemas.decision import Attempt, Basis, Decision, GpuGrant
+from schemas.journal import Preempt
 from schemas.ledger import Allocation
 from schemas.pod import GpuRequest, Release, Schedule
 
@@ -44,8 +46,29 @@ class Decider:
         policy = self.policy(command.request.pool)
         basis = self._basis()
         self.journal.placing(command, self._cluster.quotas.counted(command.namespace))
-        found, held = choose(self._cluster.snapshot, self._cluster.quotas, command, policy)
+        snapshot = self._cluster.snapshot
+        kept = lift(snapshot, command.uid)
+        found, held = choose(snapshot, self._cluster.quotas, command, policy)
+        if kept is not None and (held is None or found.node != kept.node):
+            snapshot.add(*kept)
         return self._sign(found, command, basis, self._clock_us() - started), held
+
+    def make_room(self, step: Preempt) -> Room | None:
+        """Decide who is evicted for a pod that fits nowhere, and keep what it is to get; None if nobody is."""
+        started = self._clock_us()
+        snapshot, quotas, command = self._cluster.snapshot, self._cluster.quotas, step.command()
+        room = plan(snapshot, quotas, step, self.policy(command.request.pool))
+        if room is None:
+            return None
+        bases = [self._basis() for _ in (room.decision, *room.evicted)]
+        self.journal.preempting(step, quotas.counted(command.namespace), len(bases))
+        keep(snapshot, room)
+        decision = self._sign(room.decision, command, bases[0], self._clock_us() - started)
+        evicted = tuple(
+            msgspec.structs.replace(told, allocator=self.name, basis=basis)
+            for told, basis in zip(room.evicted, bases[1:], strict=True)
+        )
+        return room._replace(decision=decision, evicted=evicted)
 
     def tell(self, found: Decision, command: Schedule) -> Decision:
         """Return a verdict that no engine came to as a decision about this pod: that its gang is not there, for example."""

@@ -10,6 +10,7 @@ from consumers.allocator.bundle import Bundle
 from schemas.cluster import ExpectedPods
 from schemas.decision import Decision
 from schemas.pod import Release, Schedule, Waiting
+from schemas.preemption import Evict
 from schemas.requirements import Gang
 
 
@@ -21,6 +22,7 @@ class Announcement:
         encoded: The decision as it stands in the ledger record, if it stands in one: both say the same bytes.
         refused: The command of a pod that fits nowhere and has to be remembered as waiting.
         waits: The pod waits as before: whoever has its command will say so.
+        evict: The command to have others go for it.
     """
 
     id: str
@@ -29,6 +31,7 @@ class Announcement:
     token: object
     refused: Schedule | None = None
     waits: bool = False
+    evict: Evict | None = None
 
 
 @dataclass(slots=True)
@@ -36,12 +39,16 @@ class Recovery:
     """A pod that is in the ledger already, since ``seq``: repeat what that record announced.
 
     Then its waiting record, if it has one, is to be cleared, and ``token`` acknowledged.
+
+    Attributes:
+        room: It is room for the pod that is in the ledger, and the pod waits for others to go.
     """
 
     command: Schedule
     seq: int
     token: object
     waiting: tuple[Waiting, int] | None
+    room: bool = False
 
 
 @dataclass(slots=True)
@@ -59,6 +66,8 @@ class Effects:
     """Waiting records, with their sequences, of pods that have ended: they are to be cleared."""
     timers: list[Gang] = field(default_factory=list)
     """Gangs whose first member has come, and which are to be complete in time."""
+    wakes: list[tuple[Waiting, int]] = field(default_factory=list)
+    """Waiting pods to try again, with their records' sequences."""
     unknown: list[tuple[Release, object]] = field(default_factory=list)
     """Releases of pods that nothing is known of, as yet."""
 
@@ -74,6 +83,8 @@ class Counters:
     overtaken: int = 0
     duplicates: int = 0
     recovered: int = 0
+    rooms: int = 0
+    evicted: int = 0
 
 
 def encode(decision: Decision) -> msgspec.Raw:

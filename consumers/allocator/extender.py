@@ -151,7 +151,11 @@ class ExtenderDesk:
         if request is None:
             name = pod.spec.scheduler_name
             return None, f"{reasons.INVALID_REQUEST}: the pod asks for no GPU, and {name} is for pods that do"
-        return Schedule(namespace=meta.namespace, name=meta.name, uid=meta.uid, request=request, way="extender"), ""
+        created = int(meta.created_at.timestamp()) if meta.created_at is not None else 0
+        command = Schedule(
+            namespace=meta.namespace, name=meta.name, uid=meta.uid, request=request, way="extender", created_s=created
+        )
+        return command, ""
 
     def _request(self, pod: KubePod) -> GpuRequest | None:
         view, settings = view_of(pod), self._settings

@@ -36,7 +36,7 @@ class Former:
         waiting = self._cluster.waiting
         others = [pod for pod, _ in waiting.of_gang(gang.key) if pod.uid != command.uid and not waiting.ended(pod.uid)]
         members = [command]
-        members += (Schedule(namespace=p.namespace, name=p.name, uid=p.uid, request=p.request) for p in others)
+        members += (pod.command() for pod in others)
         members = members[:MOST_MEMBERS]
         if len(members) < gang.min_members:
             decision = still_missing(gang, len(members), command.request)

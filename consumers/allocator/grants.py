@@ -1,11 +1,15 @@
 """What a placed pod takes: the allocation that a decision comes down to."""
 
 from itertools import islice
+from typing import Final
 
 from consumers.allocator.engine import Snapshot
 from schemas.decision import ContainerGrant, Decision, GpuGrant
 from schemas.ledger import Allocation
 from schemas.pod import WHOLE, GpuRequest, Schedule, Waiting
+
+FOREVER_S: Final = 1 << 53
+"""End of a protection that counts from a moment that nobody has told us."""
 
 
 def allocation(pod: Schedule | Waiting, decision: Decision, snapshot: Snapshot) -> Allocation:
@@ -31,7 +35,14 @@ def allocation(pod: Schedule | Waiting, decision: Decision, snapshot: Snapshot) 
         tflops_limit_milli=tflops_limit,
         vram_limit_bytes=request.vram_limit_bytes * count,
         gang=request.gang.key if request.gang is not None else "",
+        protected_until_s=_protected_until_s(pod),
     )
+
+
+def _protected_until_s(pod: Schedule | Waiting) -> int:
+    if not pod.request.eviction_protection_s:
+        return 0
+    return pod.created_s + pod.request.eviction_protection_s if pod.created_s else FOREVER_S
 
 
 def _dealt(request: GpuRequest, gpus: tuple[GpuGrant, ...]) -> tuple[ContainerGrant, ...]:

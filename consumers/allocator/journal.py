@@ -4,7 +4,7 @@ from typing import Final
 
 from consumers.allocator.engine import ENGINE_VERSION
 from schemas.decision import Decision
-from schemas.journal import Adopt, Count, Drop, Free, Freeze, Place, Saw, Step, Tell, Turn
+from schemas.journal import Adopt, Count, Drop, Free, Freeze, Place, Preempt, Saw, Step, Tell, Turn
 from schemas.pod import Release, Schedule
 from schemas.quota import Usage
 
@@ -39,7 +39,14 @@ class Journal:
         if counted is not None:
             self._steps.append(Count(command.namespace, *counted))
         self._decided += 1
-        self._add(Place(command.namespace, command.name, command.uid, command.request, command.node))
+        self._add(Place(command.namespace, command.name, command.uid, command.request, command.node, command.created_s))
+
+    def preempting(self, step: Preempt, counted: tuple[Usage, Usage] | None, decisions: int) -> None:
+        """Room is made for a pod, which takes so many decisions."""
+        if counted is not None:
+            self._steps.append(Count(step.namespace, *counted))
+        self._decided += decisions
+        self._add(step)
 
     def telling(self, command: Schedule, verdict: Decision) -> None:
         """It is decided that a pod waits, for a reason that lies in other pods."""

@@ -15,7 +15,7 @@ from consumers.allocator.cluster import Cluster
 from consumers.allocator.decider import Decider
 from consumers.allocator.gangs import verdict
 from schemas.decision import Attempt, Basis, Decision, Outcome, Way
-from schemas.journal import Adopt, Count, Drop, Free, Freeze, Place, Saw, Step, Tell, Turn
+from schemas.journal import Adopt, Count, Drop, Free, Freeze, Place, Preempt, Saw, Step, Tell, Turn
 from schemas.ledger import Allocation
 from schemas.pod import GpuRequest, Release, Schedule
 
@@ -30,7 +30,7 @@ class Replay:
     Args:
         name: The allocator.
         state: What STATE has said of pools, nodes and GPUs, in its order, or the beginning of it; see :meth:`hear`.
-        held: Allocations that the ledger record of a node at a sequence lists.
+        held: What counts as taken by the ledger record of a node at a sequence.
 
     Attributes:
         turns: Number of the turn played last.
@@ -63,30 +63,32 @@ class Replay:
             )
         self.turns = turn.number
         for step in turn.steps:
-            decision = self._take(step)
-            if decision is not None:
-                yield decision
+            yield from self._take(step)
         self._decider.journal.take()  # it has been written
 
-    def _take(self, step: Step) -> Decision | None:
+    def _take(self, step: Step) -> tuple[Decision, ...]:
         match step:
             case Saw():
                 self._see(step)
             case Count(namespace, held, promised):
                 self.cluster.quotas.assume(namespace, held, promised)
             case Place():
-                return self._place(step)
+                return (self._place(step),)
             case Tell():
-                return self._tell(step)
+                return (self._tell(step),)
             case Free(uid, node):
-                return self._free(uid, node)
+                return (self._free(uid, node),)
+            case Preempt():
+                return self._preempt(step)
             case Drop(uid, node):
                 self.snapshot.remove(node, uid)
             case Adopt(node, seq):
-                self.snapshot.set_allocations(node, self._held(node, seq) if seq else ())
+                # Since when each pod stands there says whom to evict first; a record cannot know its own sequence.
+                listed = self._held(node, seq) if seq else ()
+                self.snapshot.set_allocations(node, [one.known_since(seq) for one in listed])
             case Freeze(node):
                 self.snapshot.freeze(node)
-        return None
+        return ()
 
     def read_state(self, seq: int) -> None:
         """Take in what STATE had said up to a sequence."""
@@ -103,12 +105,23 @@ class Replay:
 
     def _place(self, step: Place) -> Decision:
         command = Schedule(
-            namespace=step.namespace, name=step.name, uid=step.pod_uid, request=step.request, node=step.node
+            namespace=step.namespace,
+            name=step.name,
+            uid=step.pod_uid,
+            request=step.request,
+            node=step.node,
+            created_s=step.created_s,
         )
         decision, held = self._decider.place(command)
         if held is not None:
             self.snapshot.add(decision.node, held)
         return decision
+
+    def _preempt(self, step: Preempt) -> tuple[Decision, ...]:
+        room = self._decider.make_room(step)
+        if room is None:
+            raise JournalGapError(f"room was made for {step.namespace}/{step.name}, and there is nobody to make it")
+        return (room.decision, *room.evicted)
 
     def _tell(self, step: Tell) -> Decision:
         command = Schedule(

@@ -12,7 +12,7 @@ from consumers.allocator.bundle import Bundle, Seal
 from consumers.allocator.gangs import Gangs
 from consumers.allocator.quotas import Quotas
 from consumers.allocator.shelf import Shelf
-from schemas.ledger import Allocation, GangRecord, QuotaRecord
+from schemas.ledger import HOLD, Allocation, GangRecord, QuotaRecord
 
 
 @dataclass(slots=True)
@@ -31,6 +31,8 @@ class Sealer:
 
     def joins(self, item: Item) -> bool:
         """Whether the change may land only in a bundle."""
+        if item.uid.startswith(HOLD):
+            return False  # what is kept is not held: it counts against no quota
         return bool(item.gang) or self._quotas.bound(item.namespace)
 
     def settle(self, node: str, gone: Iterable[Allocation], come: Iterable[Allocation]) -> None:

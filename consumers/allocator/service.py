@@ -70,7 +70,10 @@ GANG_TICKS: Final = ConsumerSpec(
 
 
 class AllocatorStatistics(msgspec.Struct, frozen=True):
-    """Counters since the start; ``overtaken`` counts placements that another allocator's commit came before."""
+    """Counters since the start.
+
+    ``overtaken`` counts placements that another allocator's commit came before, ``rooms`` pods for which others were evicted.
+    """
 
     decided: int
     placed: int
@@ -79,6 +82,8 @@ class AllocatorStatistics(msgspec.Struct, frozen=True):
     overtaken: int
     duplicates: int
     recovered: int
+    rooms: int
+    evicted: int
     waiting: int
     pending: int
 
@@ -312,6 +317,7 @@ class Allocator:
         self._committer.begin(effects.commits)
         self._announcer.announce(effects.announcements, self.core.cluster.waiting)
         self._announcer.recover(effects.recoveries)
+        self._announcer.wake(effects.wakes)
         self._announcer.tell_expected(effects.learnt)
         self._announcer.give_back(effects.again)
         for gang in effects.timers:
@@ -329,10 +335,12 @@ class Allocator:
             log.warning("%s: nobody will be told if gang %s takes too long: %s", self.name, gang.key, error)
 
     def _wake_waiting(self) -> None:
-        """Try the waiting pods again after something has grown, a little at a time."""
-        if not self.core.cluster.has_grown or self._wake_timer is not None:
+        """Try the waiting pods again after something has grown, and make room for others, a little at a time."""
+        if not (self.core.cluster.has_grown or self.core.rooms.sought) or self._wake_timer is not None:
             return
-        self._announcer.wake(self.core.wake())
+        if self.core.cluster.has_grown:
+            self._announcer.wake(self.core.wake())
+        self.core.make_room()
         self._wake_timer = asyncio.get_running_loop().call_later(WAKE_EVERY_S, self._wake_again)
 
     def _wake_again(self) -> None:
@@ -350,6 +358,8 @@ class Allocator:
             overtaken=counters.overtaken,
             duplicates=counters.duplicates,
             recovered=counters.recovered,
+            rooms=counters.rooms,
+            evicted=counters.evicted,
             waiting=len(self.core.cluster.waiting),
             pending=self.core.pending,
         )

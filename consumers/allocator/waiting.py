@@ -4,13 +4,19 @@ They are kept on the bus, so every allocator holds the same set and a crash forg
 allocator works out the same answer and publishes the same command with the same id; the server keeps one.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
-from datetime import datetime
 from typing import Final
 
 from consumers.allocator.choice import Trial
+from consumers.allocator.engine.ranks import Rank, rank_of
 from schemas.pod import GpuRequest, Waiting
 from schemas.reasons import QUOTA
+
+AHEAD_S: Final = 600.0
+"""A pod goes before those of the next lower rank among the waiting that came up to so long before it, and after those that came
+earlier: whoever waits gets its turn, however many of higher rank keep coming.
+"""
 
 ENDED: Final = 65_536
 """Pods that ended while they waited and are remembered."""
@@ -25,6 +31,8 @@ class WaitingPods:
         self._by_gang: dict[str, dict[str, None]] = {}
         self._woken: set[str] = set()
         self._ended: dict[str, None] = {}
+        self._ranks: Counter[Rank] = Counter()
+        self._steps: dict[Rank, int] | None = None
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -37,6 +45,9 @@ class WaitingPods:
         """A pod waits, or waits anew after another try. It replaces an earlier pod of the same name."""
         if self._by_subject.get(subject, pod.uid) != pod.uid:
             self.drop(subject)
+        if (before := self._pods.get(pod.uid)) is not None:
+            self._count(before[0], -1)
+        self._count(pod, 1)
         self._pods[pod.uid] = (pod, seq)
         self._by_subject[subject] = pod.uid
         self._woken.discard(pod.uid)
@@ -49,6 +60,8 @@ class WaitingPods:
         if uid is not None:
             entry = self._pods.pop(uid, None)
             self._woken.discard(uid)
+            if entry is not None:
+                self._count(entry[0], -1)
             if entry is not None and (gang := entry[0].request.gang) is not None:
                 members = self._by_gang[gang.key]
                 del members[uid]
@@ -78,8 +91,30 @@ class WaitingPods:
         return [uid for uid, (pod, _) in self._pods.items() if pod.namespace == namespace and pod.reason == QUOTA]
 
     def of_gang(self, key: str) -> list[tuple[Waiting, int]]:
-        """Return the waiting members of a gang, higher priority first, then longest waiting."""
-        return sorted((self._pods[uid] for uid in self._by_gang.get(key, ())), key=_in_order)
+        """Return the waiting members of a gang in their order."""
+        return sorted((self._pods[uid] for uid in self._by_gang.get(key, ())), key=self._turn)
+
+    def in_order(self) -> list[tuple[Waiting, int]]:
+        """Return all waiting pods, those first whose turn it is."""
+        return sorted(self._pods.values(), key=self._turn)
+
+    def _turn(self, entry: tuple[Waiting, int]) -> tuple[float, str]:
+        pod, _ = entry
+        return pod.since.timestamp() - AHEAD_S * self._step(rank_of(pod.request)), pod.uid
+
+    def _step(self, rank: Rank) -> int:
+        if self._steps is None:
+            self._steps = {rank: step for step, rank in enumerate(sorted(self._ranks))}
+        return self._steps[rank]
+
+    def _count(self, pod: Waiting, more: int) -> None:
+        rank = rank_of(pod.request)
+        before = self._ranks[rank]
+        self._ranks[rank] = before + more
+        if not self._ranks[rank]:
+            del self._ranks[rank]
+        if before == 0 or before + more == 0:
+            self._steps = None
 
     def wake(
         self,
@@ -89,7 +124,7 @@ class WaitingPods:
         recheck: Iterable[str],
         busy: Callable[[str], bool],
     ) -> list[tuple[Waiting, int]]:
-        """Return the pods worth trying again, higher priority first, then longest waiting.
+        """Return the pods worth trying again, in their order: see :data:`AHEAD_S`.
 
         Args:
             trial: Tries pods against the present state, and restores it.
@@ -100,12 +135,12 @@ class WaitingPods:
         Places are taken as pods are woken, so one free GPU wakes one pod and not a herd. Pods to be tried that are woken
         already and on their way take theirs first.
         """
-        shapes: dict[tuple[GpuRequest, str], bool] = {}
+        shapes: dict[tuple[GpuRequest, str, str], bool] = {}
         nodes, tried = tuple(grown), set(recheck)
         among = self._pods if nodes else [uid for uid in recheck if uid in self._pods]
         order = sorted(
             (self._pods[uid] for uid in among if (uid not in self._woken or uid in tried) and not busy(uid)),
-            key=lambda entry: (entry[0].uid not in self._woken, *_in_order(entry)),
+            key=lambda entry: (entry[0].uid not in self._woken, *self._turn(entry)),
         )
         woken: list[tuple[Waiting, int]] = []
         with trial:
@@ -114,7 +149,7 @@ class WaitingPods:
                     if pod.uid in tried or any(trial.fits_on(pod, node) for node in nodes):
                         woken += self._wake_gang(trial, pod, busy)
                     continue
-                shape = (pod.request, trial.account(pod))
+                shape = (pod.request, trial.account(pod), pod.uid if trial.keeps_room(pod) else "")
                 if pod.uid not in tried:
                     if shape not in shapes:
                         shapes[shape] = any(trial.fits_on(pod, node) for node in nodes)
@@ -155,8 +190,3 @@ class WaitingPods:
             return []
         self._woken.add(members[0][0].uid)
         return members[:1]
-
-
-def _in_order(entry: tuple[Waiting, int]) -> tuple[int, datetime, str]:
-    pod, _ = entry
-    return -pod.request.priority, pod.since, pod.uid

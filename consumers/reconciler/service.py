@@ -21,7 +21,7 @@ from consumers.reconciler.compare import Difference
 from consumers.reconciler.look import key_of, look
 from schemas.event import Event
 from schemas.observed import Drift
-from schemas.pod import Pod, Release, Schedule
+from schemas.pod import Pod, Release
 from schemas.registry import TYPE_NAMES
 
 log = logging.getLogger("gpubus.reconciler")
@@ -102,10 +102,9 @@ class Reconciler:
             await self._say(subjects.work("release", one.node), command, about, f"{one.uid}:reconcile:{slot}")
             self._released += 1
         elif one.repair == "schedule" and one.uid in stored:
-            request = stored[one.uid].request
-            again = Schedule(namespace=one.namespace, name=one.name, uid=one.uid, request=request)
+            again = stored[one.uid].command()
             about = f"{one.namespace}/{one.name}"
-            await self._say(subjects.work("schedule", request.pool), again, about, f"{one.uid}:reconcile:{slot}")
+            await self._say(subjects.work("schedule", again.request.pool), again, about, f"{one.uid}:reconcile:{slot}")
             self._scheduled += 1
         if one.node:
             drift = Drift(

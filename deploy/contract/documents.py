@@ -40,6 +40,7 @@ CHANNELS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
     "capacity": ("gpubus.capacity.{pool}", "gpubus.capacity.v1", ("pool",)),
     "schedule": ("gpubus.work.schedule.{pool}", "gpubus.schedule.v1", ("pool",)),
     "release": ("gpubus.work.release.{node}", "gpubus.release.v1", ("node",)),
+    "evict": ("gpubus.work.evict.{node}", "gpubus.evict.v1", ("node",)),
     "deadLetter": ("gpubus.dead.{stream}.{sequence}", "gpubus.dead.v1", ("stream", "sequence")),
 }
 """Channels that others may build on: the subject, the event type, and the parameters of the subject."""

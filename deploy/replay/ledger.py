@@ -80,7 +80,7 @@ class LedgerReader:
         except (UndecodableError, ValueError) as error:
             problem = str(error)
         else:
-            self._held[record.seq] = data.allocations if data is not None else ()
+            self._held[record.seq] = data.charges() if data is not None else ()
         self._newest[record.subject] = record.seq
         self._seen(record, node, data, problem)
 
@@ -97,7 +97,7 @@ class LedgerReader:
 
     async def _fetch(self, seq: int) -> None:
         found = _got.decode(await self._bus.api(f"STREAM.MSG.GET.{LEDGER}", {"seq": seq})).message.data
-        self._held[seq] = codec.decode_as(NodeRecord, found).data.allocations if found else ()
+        self._held[seq] = codec.decode_as(NodeRecord, found).data.charges() if found else ()
 
     def forget(self, before: int) -> None:
         """Nobody is likely to ask for a record below ``before`` that is not its node's newest."""
@@ -110,7 +110,7 @@ class LedgerReader:
         self._full = len(kept) + KEPT  # looking through all of them with every turn would be in vain
 
     def allocations(self, _node: str, seq: int) -> tuple[Allocation, ...]:
-        """Return what the record at a sequence lists."""
+        """Return what counts as taken by the record at a sequence."""
         return self._held[seq]
 
     async def close(self) -> None:

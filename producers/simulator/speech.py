@@ -11,7 +11,7 @@ import msgspec
 from bus import subjects
 from bus.codec import encode
 from schemas.event import Event
-from schemas.pod import Pod, Release, Schedule
+from schemas.pod import Pod, Release
 
 SOURCE: Final = "/gpubus/simulator"
 
@@ -57,7 +57,7 @@ def schedule(pod: Pod, at: datetime) -> Outgoing:
         type="gpubus.schedule.v1",
         subject=f"{pod.namespace}/{pod.name}",
         time=at,
-        data=Schedule(namespace=pod.namespace, name=pod.name, uid=pod.uid, request=pod.request),
+        data=pod.command(),
         causationid=f"{pod.uid}:{pod.resource_version}",
     )
     return subjects.work("schedule", pod.request.pool), encode(event), event.id

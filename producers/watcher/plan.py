@@ -17,7 +17,7 @@ from producers.watcher.reading import Refusal
 from schemas.decision import Basis, Decision
 from schemas.event import Event
 from schemas.kube.core import ENDED
-from schemas.pod import Pod, Release, Schedule
+from schemas.pod import Pod, Release
 from schemas.reasons import CODES
 from schemas.registry import TYPE_NAMES
 
@@ -161,7 +161,7 @@ def _schedule(pod: Pod, now: Known, step: str, at: datetime) -> Outgoing:
         type="gpubus.schedule.v1",
         subject=f"{pod.namespace}/{pod.name}",
         time=at,
-        data=Schedule(namespace=pod.namespace, name=pod.name, uid=pod.uid, request=pod.request),
+        data=pod.command(),
         causationid=f"{pod.uid}:{pod.resource_version}",
     )
     return subjects.work("schedule", pod.request.pool), encode(event), event.id

@@ -1,7 +1,6 @@
 """One pod as it stands: what it asks for, why it is refused, or that it is none of ours. No I/O."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -70,7 +69,7 @@ class Reader:
         first = [(one.name, one.resources, one.security_context, one.restart_policy) for one in spec.init_containers]
         own = (
             meta.namespace, labels, annotations, controller(pod), containers, first, spec.scheduler_name, spec.priority,
-            spec.priority_class_name, spec.node_selector, spec.affinity, spec.tolerations,
+            spec.priority_class_name, spec.preemption_policy, spec.node_selector, spec.affinity, spec.tolerations,
         )  # fmt: skip
         key = _key.encode(own)
         found = self._known.get(key)
@@ -104,7 +103,6 @@ def _ours(written: dict[str, str]) -> dict[str, str]:
 def project(pod: KubePod, request: GpuRequest) -> Pod:
     """Return what STATE says of a pod."""
     phase = pod.status.phase
-    created = pod.metadata.creation_timestamp
     return Pod(
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
@@ -114,7 +112,7 @@ def project(pod: KubePod, request: GpuRequest) -> Pod:
         phase="Running" if phase == "Unknown" else phase or "Pending",  # an unknown phase frees nothing
         node=pod.spec.node_name,
         labels=pod.metadata.labels,
-        created_at=datetime.fromisoformat(created).astimezone(UTC) if created else None,
+        created_at=pod.metadata.created_at,
     )
 
 

@@ -97,6 +97,7 @@ def parse(pod: PodSpecView, config: HamiConfig) -> GpuRequest | None:
         memory_bytes=memory,
         vendor=config.vendor,
         priority=pod.priority or 0,
+        preempts=pod.preempts,
         dedicated=any(container.dedicated for container in containers),
         uuids=uuids,
         excluded_uuids=excluded_uuids,

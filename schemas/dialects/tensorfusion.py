@@ -101,6 +101,7 @@ def parse(pod: PodSpecView, defaults: TensorFusionDefaults) -> GpuRequest | None
         vendor=vendor,
         qos=qos,
         priority=_priority(pod, qos),
+        preempts=pod.preempts,
         tflops_limit_milli=limits.tflops_milli,
         compute_limit_milli=limits.compute_milli,
         vram_limit_bytes=limits.vram_bytes,

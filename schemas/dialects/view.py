@@ -47,6 +47,7 @@ class PodSpecView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         owner_replicas: How many pods that controller wants; None when it does not say.
         nodes: Node selector, node affinity and tolerations; None when it has none.
         priority: ``spec.priority``, which the API server fills in from the priority class.
+        preempts: Whether others may be evicted for it: ``spec.preemptionPolicy`` is not ``Never``.
     """
 
     namespace: str = ""
@@ -58,6 +59,7 @@ class PodSpecView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     scheduler_name: str = ""
     priority: int | None = None
     priority_class_name: str = ""
+    preempts: bool = True
     owner: str = ""
     owner_replicas: int | None = None
     nodes: NodeRules | None = None

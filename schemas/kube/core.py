@@ -1,5 +1,6 @@
 """The parts that we read of Kubernetes' own kinds. What is left out is skipped while decoding, which is most of the cost."""
 
+from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 import msgspec
@@ -35,6 +36,12 @@ class ObjectMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=F
     def version(self) -> int:
         """The resource version as a number: larger is later. Source: KEP-5504, comparable resource version."""
         return int(self.resource_version)
+
+    @property
+    def created_at(self) -> datetime | None:
+        """When it was created; None for what is only proposed."""
+        created = self.creation_timestamp
+        return datetime.fromisoformat(created).astimezone(UTC) if created else None
 
 
 def same(before: Any, after: Any) -> bool:
@@ -123,6 +130,7 @@ class PodSpec(_Read, frozen=True):
     scheduler_name: str = ""
     priority: int | None = None
     priority_class_name: str = ""
+    preemption_policy: str = ""
     node_selector: dict[str, str] = {}
     affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] = ()

@@ -29,6 +29,7 @@ def view_of(pod: KubePod) -> PodSpecView:
         scheduler_name=spec.scheduler_name,
         priority=spec.priority,
         priority_class_name=spec.priority_class_name,
+        preempts=spec.preemption_policy != "Never",
         owner=controller(pod),
         nodes=_node_rules(pod),
     )

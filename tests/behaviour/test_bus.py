@@ -1,6 +1,7 @@
 """The bus against a real nats-server: publish, follow, share work, commit, call, wait."""
 
 import asyncio
+import json
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -118,6 +119,15 @@ async def test_a_recreated_stream_is_loaded_anew_and_what_vanished_is_reported(b
     await eventually(lambda: any(r.deleted for r in seen))
     assert [subjects.names(r.subject)[-1] for r in seen if r.deleted] == ["a"]
     assert codec.decode([r for r in seen if not r.deleted][-1].payload).id == "b:2"
+
+
+async def test_a_stream_of_an_older_version_takes_what_is_said_since_and_keeps_its_limits(bus):
+    config = json.loads(await bus.api("STREAM.INFO.WORK"))["config"]
+    older = {**config, "subjects": ["gpubus.work.schedule.>"], "max_bytes": 123_456}
+    await bus.api("STREAM.UPDATE.WORK", older)
+    await ensure_streams(bus, update=False)
+    found = json.loads(await bus.api("STREAM.INFO.WORK"))["config"]
+    assert (sorted(found["subjects"]), found["max_bytes"]) == (sorted(config["subjects"]), 123_456)
 
 
 SPEC = ConsumerSpec(

@@ -27,27 +27,33 @@ from consumers.allocator.core import Core
 from consumers.allocator.effects import Recovery
 from consumers.allocator.engine import Snapshot
 from consumers.allocator.replay import Replay, completed
+from consumers.allocator.room import Room
 from consumers.allocator.service import UNKNOWN_RELEASE_TRIES
 from schemas.cluster import GpuDevice, GpuInventory, Node, Pool
 from schemas.decision import Decision
 from schemas.event import Event
-from schemas.journal import Turn
+from schemas.journal import Preempt, Turn
 from schemas.ledger import Allocation, NodeRecord
 from schemas.pod import GpuRequest, Release, Schedule, Waiting
+from schemas.preemption import DisruptionBudget, Evict
 from schemas.quota import Budget, Quota
 from schemas.registry import TYPE_NAMES, Presence
 from schemas.requirements import Gang
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
-POOL = Pool(name="p")
+POOL = Pool(name="p", preemption="cluster")
 NODES = ("a", "b", "c")
 GPUS = 2
+START_S = int(NOW.timestamp())
 ROUNDS = 80
 """Rounds in which a world that is left alone must come to rest."""
 
 SHAPES = {
     "small": GpuRequest(pool="p", compute_milli=400, vram_milli=400),
     "urgent": GpuRequest(pool="p", compute_milli=600, vram_milli=600, priority=5),
+    "critical": GpuRequest(pool="p", compute_milli=900, vram_milli=900, priority=9),
+    "alone": GpuRequest(pool="p", dedicated=True, compute_milli=100, vram_milli=100, priority=7),
+    "protected": GpuRequest(pool="p", compute_milli=700, vram_milli=700, eviction_protection_s=1000),
     "whole": GpuRequest(pool="p", compute_milli=1000, vram_milli=1000),
     "pair": GpuRequest(pool="p", compute_milli=700, vram_milli=700, count=2),
 }
@@ -85,6 +91,7 @@ class Stream:
         self.records: list[Record] = []
         self.newest: dict[str, Record] = {}
         self._ids: set[str] = set()
+        self.now_s = START_S
 
     def publish(self, subject: str, payload: bytes, *, msg_id: str = "", expected: int | None = None) -> int | None:
         """Return the sequence of the new record, or None when it is refused or a copy."""
@@ -94,7 +101,9 @@ class Stream:
         if msg_id and msg_id in self._ids:
             return None
         self._ids.add(msg_id)
-        record = Record(subject, len(self.records) + 1, payload, deleted=not payload)
+        record = Record(
+            subject, len(self.records) + 1, payload, deleted=not payload, time_ns=self.now_s * 1_000_000_000
+        )
         self.records.append(record)
         self.newest[subject] = record
         return record.seq
@@ -196,7 +205,7 @@ class Member:
     def _remember(self) -> None:
         """Keep every decision that is made, those that nobody ever hears of included."""
         decider = self.core.decider
-        place, release, tell = decider.place, decider.release, decider.tell
+        place, release, tell, make_room = decider.place, decider.release, decider.tell, decider.make_room
 
         def placed(command: Schedule) -> tuple[Decision, Allocation | None]:
             decision, held = place(command)
@@ -211,7 +220,12 @@ class Member:
             self.made.append(tell(*args))
             return self.made[-1]
 
-        decider.place, decider.release, decider.tell = placed, released, told
+        def made_room(step: Preempt) -> Room | None:
+            room = make_room(step)
+            self.made += [room.decision, *room.evicted] if room is not None else []
+            return room
+
+        decider.place, decider.release, decider.tell, decider.make_room = placed, released, told, made_room
 
     def hear_state(self, most: int = 1_000_000) -> None:
         for record in self._state.records[self._state_at : self._state_at + most]:
@@ -235,12 +249,14 @@ class Member:
         """Do what the service does after every change; return the commits to send."""
         core, outbox = self.core, self.outbox
         outbox.wake(core.wake())
+        core.make_room()
         core.flush()
         self.turns += map(codec.encode, core.journal.take())
         effects = core.take_effects()
         core.effects.unknown = effects.unknown
         outbox.announce(effects.announcements, core.cluster.waiting)
         outbox.recover(effects.recoveries)
+        outbox.wake(effects.wakes)
         outbox.give_back(effects.again)
         for pod, seq in effects.ended:
             outbox.clear(pod, seq)
@@ -269,6 +285,8 @@ class World:
         self._repairs = 0
         self._quotas = 0
         self._gangs = 0
+        self._budgets = 0
+        self.evicted: set[str] = set()
         self.missing: list[tuple[GpuRequest, str]] = []
         self._publish_state("pool", "p", POOL)
         for name in NODES:
@@ -305,7 +323,9 @@ class World:
 
     def create(self, shape: GpuRequest, namespace: str = "d") -> Command:
         uid = f"u{len(self.pods)}"
-        command = self.pods[uid] = Schedule(namespace=namespace, name=uid, uid=uid, request=shape)
+        command = self.pods[uid] = Schedule(
+            namespace=namespace, name=uid, uid=uid, request=shape, created_s=self.state.now_s
+        )
         return self._command(f"{uid}:schedule", command)
 
     def delete(self, uid: str, cause: str = "") -> None:
@@ -318,6 +338,32 @@ class World:
         subject = subjects.state("quota", BOUND, "it")
         quota = Quota(namespace=BOUND, name="it", total=budget) if budget is not None else None
         self.state.publish(subject, encoded(quota, f"quota:{self._quotas}") if quota is not None else b"")
+
+    def cover(self, allowed: int, pods: tuple[str, ...]) -> None:
+        """Have a disruption budget cover some pods."""
+        self._budgets += 1
+        budget = DisruptionBudget(namespace="d", name="b", allowed=allowed, pods=pods)
+        self.state.publish(subjects.state("disruption", "d", "b"), encoded(budget, f"budget:{self._budgets}"))
+
+    def pass_time(self, seconds: int) -> None:
+        """Let time pass, in which allocators say that they are there."""
+        self.state.now_s += seconds
+        for member in self.members:
+            self._publish_state("allocator", member.core.name, Presence(role="allocator", name=member.core.name))
+
+    def evict(self, command: Evict) -> None:
+        """Play the actuator: have the victims go unless the command is void."""
+        said = command.preemption
+        record = self.ledger.newest[subjects.ledger_node(said.node)]
+        try:
+            data = codec.decode_as(NodeRecord, record.payload).data
+        except UndecodableError:
+            return
+        if any(hold.allocation.pod_uid == said.preemptor.uid for hold in data.holds):
+            for victim in said.victims:
+                assert victim.uid in self.pods
+                self.evicted.add(victim.uid)
+                self.delete(victim.uid, "evicted")
 
     def cordon(self, name: str) -> None:
         self.cordoned ^= {name}
@@ -434,17 +480,16 @@ class World:
         for subject, payload, msg_id in post.messages:
             self._publish(subject, payload, msg_id)
         if post.recovery is not None:
-            self._repeat(post.recovery.command.uid, post.recovery.seq)
+            record = codec.decode_as(NodeRecord, self.ledger.records[post.recovery.seq - 1].payload).data
+            said = member.outbox.told(record, post.recovery)
+            assert said
+            for subject, payload, msg_id in said:
+                self._publish(subject, payload, msg_id)
         if post.cleared is not None:
             pod, seq = post.cleared
             self.state.publish(waiting_subject(pod), b"", expected=seq)
         for lease in post.leases if acknowledge else ():
             lease.command.settled = True
-
-    def _repeat(self, uid: str, seq: int) -> None:
-        record = codec.decode_as(NodeRecord, self.ledger.records[seq - 1].payload).data
-        (change,) = (c for c in record.changes if c.pod_uid == uid and c.op == "add")
-        self._decided(f"{uid}:{seq}", msgspec.json.decode(change.decision, type=Decision))
 
     def _publish(self, subject: str, payload: bytes, msg_id: str) -> None:
         data = codec.decode(payload).data
@@ -452,6 +497,8 @@ class World:
             self._decided(msg_id, data)
         elif isinstance(data, Waiting):
             self.state.publish(subject, payload, msg_id=msg_id)
+        elif isinstance(data, Evict):
+            self.evict(data)
         else:
             self._command(msg_id, data)
 
@@ -487,7 +534,7 @@ class World:
     def listed(self, node: str, seq: int) -> tuple[Allocation, ...]:
         record = self.ledger.records[seq - 1]
         assert record.subject == subjects.ledger_node(node)
-        return codec.decode_as(NodeRecord, record.payload).data.allocations
+        return codec.decode_as(NodeRecord, record.payload).data.charges()
 
     # Trouble
 
@@ -550,7 +597,7 @@ class World:
                 member.hear_state()
                 member.hear_ledger()
                 self.pump(member)
-                said |= bool(member.outbox.posts) or member.core.cluster.has_grown
+                said |= bool(member.outbox.posts) or member.core.cluster.has_grown or member.core.rooms.sought
                 for post in list(member.outbox.posts):
                     self.post(member, post)
             if not (said or self.wire):
@@ -731,6 +778,16 @@ class Allocators(RuleBasedStateMachine):
     def change_the_quota(self, quota: str) -> None:
         self.world.allow(QUOTAS[quota])
 
+    @precondition(lambda self: self.world.pods)
+    @rule(allowed=st.integers(0, 2), which=st.lists(st.integers(0, 30), max_size=4))
+    def cover_pods_by_a_disruption_budget(self, allowed: int, which: list[int]) -> None:
+        pods = sorted(self.world.pods)
+        self.world.cover(allowed, tuple(sorted({pods[pick % len(pods)] for pick in which})))
+
+    @rule(seconds=st.sampled_from([1, 70, 700]))
+    def let_time_pass(self, seconds: int) -> None:
+        self.world.pass_time(seconds)
+
     @precondition(lambda self: not self.world.poisoned)
     @rule(name=st.sampled_from(NODES))
     def write_nonsense_into_the_ledger(self, name: str) -> None:
@@ -787,7 +844,8 @@ class Allocators(RuleBasedStateMachine):
     def check_pod(self, uid: str, places: list[str]) -> None:
         world = self.world
         verdicts = world.verdicts[uid]
-        lasting = [v for v in verdicts if v.outcome != "unschedulable"]  # a refusal may come late: it changes nothing
+        # A refusal may come late, and a victim may go on if the other pod needs it no more: neither changes anything.
+        lasting = [v for v in verdicts if v.outcome not in ("unschedulable", "evicted")]
         assert len(places) <= 1, f"{uid} stands on {places}"
         if uid in world.gone:
             assert not places, f"{uid} is gone and still stands on {places}"

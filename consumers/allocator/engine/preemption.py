@@ -28,6 +28,8 @@ from schemas.pod import GpuRequest
 TRIES: Final = 1024
 """Sets looked at on one node before the exact search gives way to a greedy one: some 30 ms."""
 
+NOT_YET: Final = 1 << 62
+
 Victims = tuple[Allocation, ...]
 Group = list[Allocation]
 
@@ -101,6 +103,17 @@ def select(snapshot: Snapshot, request: GpuRequest, policy: Policy, terms: Terms
     return best[1] if best is not None else None
 
 
+def evictable(snapshot: Snapshot, request: GpuRequest, terms: Terms) -> Iterator[Allocation]:
+    """Yield what might have to go for a pod, whether or not that would help."""
+    pool = snapshot.pools().get(request.pool)
+    if pool is None or pool.preemption == "never":
+        return
+    for host in _hosts(snapshot, request.pool):
+        for held in host.allocations.values():
+            if _may_go(held, request, pool.preemption, terms):
+                yield held
+
+
 def _hosts(snapshot: Snapshot, pool: str) -> Iterator[Host]:
     table = snapshot.table(pool)
     for host in table.hosts if table is not None else ():
@@ -124,12 +137,17 @@ _Key = tuple[tuple[Rank, ...], int, tuple[int, ...], tuple[str, ...]]
 def _key(victims: Victims) -> _Key:
     """Return what makes one good set better than another: the smaller the better."""
     ranks = tuple(sorted(map(price, victims), reverse=True))
-    since = tuple(sorted(-victim.since for victim in victims))
+    since = tuple(sorted(map(_age, victims)))
     return ranks, sum(map(_vram, victims)), since, tuple(sorted(victim.pod_uid for victim in victims))
 
 
 def _order(held: Allocation) -> tuple[Rank, int, int, str]:
-    return price(held), _vram(held), -held.since, held.pod_uid
+    return price(held), _vram(held), _age(held), held.pod_uid
+
+
+def _age(held: Allocation) -> int:
+    """Return a number that is the smaller the younger a pod is; one that is not in the ledger yet is the youngest."""
+    return -held.since or -NOT_YET
 
 
 def _vram(held: Allocation) -> int:

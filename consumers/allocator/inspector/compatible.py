@@ -31,7 +31,7 @@ from schemas.decision import Decision
 from schemas.kube.annotations import gpu_name
 from schemas.kube.base import API_VERSION, Amounts
 from schemas.kube.gpu_status import status_of
-from schemas.ledger import Allocation
+from schemas.ledger import HOLD, Allocation
 from schemas.pod import Schedule
 from schemas.quantity import format_bytes, format_milli
 
@@ -133,7 +133,7 @@ def allocation_state(view: View) -> AllocationState:
         host = view.snapshot.host(name)
         if host is None or host.node is None:
             continue
-        here = view.snapshot.allocations(name)
+        here = [one for one in view.snapshot.allocations(name) if not one.pod_uid.startswith(HOLD)]
         devices = {device.uuid: device for device in host.devices or ()}
         if here:
             workers[name] = {f"{one.namespace}/{one.name}": True for one in here}

@@ -64,14 +64,13 @@ class View:
             self._settle(node, ())
 
     def _on_node(self, node: str, record: Record) -> None:
-        allocations: tuple[Allocation, ...] = ()
+        data = None
         if not record.deleted:
             data = codec.decode_as(NodeRecord, record.payload).data
             codec.check_name(data.node, node)
-            allocations = data.allocations
-        self._settle(node, allocations)
+        self._settle(node, data.allocations if data is not None else (), data.charges() if data is not None else ())
 
-    def _settle(self, node: str, allocations: tuple[Allocation, ...]) -> None:
+    def _settle(self, node: str, allocations: tuple[Allocation, ...], charges: tuple[Allocation, ...] = ()) -> None:
         before = {one.pod_uid: one for one in self._records.get(node, ())}
         after = {one.pod_uid: one for one in allocations}
         for uid in before.keys() - after.keys():
@@ -79,7 +78,7 @@ class View:
         for uid in after.keys() - before.keys():
             self.quotas.hold(node, after[uid])
         self.quotas.node_readable(node, readable=True)
-        self.snapshot.set_allocations(node, allocations)
+        self.snapshot.set_allocations(node, charges)
         if allocations:
             self._records[node] = allocations
         else:

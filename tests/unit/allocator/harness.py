@@ -24,8 +24,8 @@ def encoded(data) -> bytes:
     return codec.encode(event)
 
 
-def command(uid: str, request: GpuRequest, namespace: str = "ns") -> Schedule:
-    return Schedule(namespace=namespace, name=uid, uid=uid, request=request)
+def command(uid: str, request: GpuRequest, namespace: str = "ns", created_s: int = 0) -> Schedule:
+    return Schedule(namespace=namespace, name=uid, uid=uid, request=request, created_s=created_s)
 
 
 class Allocator:
@@ -33,7 +33,7 @@ class Allocator:
 
     def __init__(self, *quotas: Quota) -> None:
         self.core = Core("a", lambda: 0)
-        self.state_seq = self.ledger_seq = 0
+        self.state_seq = self.ledger_seq = self.now_s = 0
         self.say("pool", "p", Pool(name="p"))
         for node, count, vram in (("big", 1, BIG), ("small", 4, SMALL)):
             gpus = [
@@ -49,7 +49,8 @@ class Allocator:
         *name, data = name_and_data
         self.state_seq += 1
         payload = b"" if data is None else data if isinstance(data, bytes) else encoded(data)
-        record = Record(subjects.state(kind, *name), self.state_seq, payload, deleted=not payload)
+        time_ns = self.now_s * 1_000_000_000
+        record = Record(subjects.state(kind, *name), self.state_seq, payload, deleted=not payload, time_ns=time_ns)
         self.core.on_state(record)
 
     def allow(self, quota: Quota) -> None:
@@ -66,7 +67,7 @@ class Allocator:
         said = []
         for flight in self.leave(said):
             self.store(flight)
-        said += self.core.take_effects().announcements
+        said += self._heard()
         for announced in said:
             decision = announced.decision
             if announced.refused is None and not announced.waits and self.core.cluster.waiting.get(decision.pod_uid):
@@ -75,14 +76,21 @@ class Allocator:
 
     def leave(self, said=None):
         """Return what leaves for the ledger, and have pods that are refused wait."""
+        while self.core.rooms.sought:
+            self.core.make_room()
         self.core.flush()
-        effects = self.core.take_effects()
-        for announced in effects.announcements:
+        commits = self.core.effects.commits
+        announcements = self._heard()
+        if said is not None:
+            said += announcements
+        return commits
+
+    def _heard(self):
+        announcements = self.core.take_effects().announcements
+        for announced in announcements:
             if announced.refused is not None:
                 self.wait(announced.refused.uid, announced.refused.request, announced.decision.reason)
-        if said is not None:
-            said += effects.announcements
-        return effects.commits
+        return announcements
 
     def store(self, flight) -> None:
         for commit in flight.commits:

@@ -18,7 +18,7 @@ HONOURED = {
     "pool", "count", "tflops_milli", "compute_milli", "vram_bytes", "vram_milli", "cpu_milli", "memory_bytes", "models",
     "vendor", "qos", "priority", "numa_bind", "node_policy", "gpu_policies", "scoring_weights", "topology", "dedicated",
     "gpu_indices", "uuids", "excluded_uuids", "model_words", "excluded_model_words", "vgpu_mode", "nodes", "containers",
-    "dialect", "isolation", "gang",
+    "dialect", "isolation", "gang", "preempts",
 }  # fmt: skip
 REFUSED: dict[str, Any] = {
     "partition_template": "1g.10gb",
