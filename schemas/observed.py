@@ -19,12 +19,13 @@ was never decided about; it has a node and holds nothing.
 
 
 class PodNotice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something happened to a GPU that a pod holds.
+    """Something happened to a GPU that a pod holds, or to the eviction that a pod waits for.
 
     Attributes:
-        reason: ``GpuUnhealthy`` or ``GpuRecovered``, as in a Kubernetes Event.
+        reason: ``GpuUnhealthy``, ``GpuRecovered`` or ``EvictionBlocked``, as in a Kubernetes Event.
         message: One sentence for the pod's owner.
-        uuid: The GPU.
+        uuid: The GPU; empty where it is about an eviction.
+        at: When it happened, or up to when room is kept for the pod that waits.
     """
 
     namespace: str
@@ -32,7 +33,7 @@ class PodNotice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pod_uid: str
     node: str
     uuid: str
-    reason: Literal["GpuUnhealthy", "GpuRecovered"]
+    reason: Literal["GpuUnhealthy", "GpuRecovered", "EvictionBlocked"]
     message: str
     at: Timestamp
 

@@ -105,6 +105,8 @@ class Binder:
                 return await self._allocated(event)
             case "unschedulable":
                 return await self._unschedulable(event.data)
+            case "evicted":
+                self._say(event.data, "Normal", event.data.reason, "Preempting", f"Evicted: {event.data.message}")
         return Done()
 
     async def _allocated(self, event: Event[Decision]) -> Outcome:
@@ -240,6 +242,7 @@ class Binder:
     async def _tell(self, delivery: Delivery) -> Outcome:
         """Say on a pod what has happened to a GPU that it holds."""
         notice = codec.decode_as(PodNotice, delivery.payload).data
+        until = "" if notice.uuid else "its room is kept until "
         if datetime.now(UTC) - notice.at < OLD_NOTICE:
             self._events.say(
                 Note(
@@ -248,8 +251,8 @@ class Binder:
                     uid=notice.pod_uid,
                     type="Normal" if notice.reason == "GpuRecovered" else "Warning",
                     reason=notice.reason,
-                    action="Health",
-                    note=f"{notice.message} ({notice.at:%Y-%m-%d %H:%M:%S} UTC)",  # the same may happen again
+                    action="Health" if notice.uuid else "Preempting",
+                    note=f"{notice.message} ({until}{notice.at:%Y-%m-%d %H:%M:%S} UTC)",  # the same may happen again
                 )
             )
         return Done()

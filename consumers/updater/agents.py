@@ -8,6 +8,7 @@ import msgspec
 
 from bus.kube.client import Client, resource_path
 from bus.kube.errors import CONFLICT, NOT_FOUND, KubeRefusedError
+from bus.kube.eviction import read_pod
 from schemas.kube.components import COMPONENT, ISOLATION, POOL, TEMPLATE_HASH
 from schemas.kube.core import KubePod
 from schemas.rollout import Replace, Replaced
@@ -82,20 +83,6 @@ async def make_agent(client: Client, request: Replace, namespace: str) -> Replac
             return Replaced(outcome="gone")
         raise
     return Replaced(outcome="done")
-
-
-async def read_pod(client: Client, namespace: str, name: str) -> KubePod | None:
-    """Return a pod, or None if there is none of that name.
-
-    Raises:
-        KubeError: The API server cannot say.
-    """
-    try:
-        return _pod.decode(await client.call("GET", resource_path("v1", "pods", namespace, name)))
-    except KubeRefusedError as error:
-        if error.code == NOT_FOUND:
-            return None
-        raise
 
 
 async def delete_pod(client: Client, pod: KubePod) -> None:

@@ -6,9 +6,8 @@ from typing import Final
 
 import msgspec
 
+from bus.kube import eviction
 from bus.kube.client import Client, resource_path
-from bus.kube.errors import CONFLICT, NOT_FOUND, TOO_MANY_REQUESTS, KubeRefusedError
-from consumers.updater.agents import read_pod
 from schemas.kube.components import COMPONENT, TEMPLATE_HASH, WORKLOAD
 from schemas.kube.core import KubePod
 from schemas.rollout import Replace, Replaced
@@ -89,24 +88,5 @@ async def evict(client: Client, namespace: str, name: str, uid: str) -> Replaced
     Raises:
         KubeError: As for :func:`replace_client`.
     """
-    eviction = {
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"name": name, "namespace": namespace},
-        "deleteOptions": {"preconditions": {"uid": uid}},
-    }
-    path = resource_path("v1", "pods", namespace, name, "eviction")
-    try:
-        await client.call("POST", path, body=msgspec.json.encode(eviction))
-    except KubeRefusedError as error:
-        if error.code == NOT_FOUND:
-            return GONE
-        if error.code == TOO_MANY_REQUESTS:
-            return Replaced(outcome="blocked", message=" ".join(error.causes) or error.message)
-        if error.code == CONFLICT:
-            pod = await read_pod(client, namespace, name)
-            if pod is None or pod.metadata.uid != uid:
-                return GONE
-            return Replaced(outcome="blocked", message=error.message)
-        raise
-    return Replaced(outcome="done")
+    answer = await eviction.evict(client, namespace, name, uid)
+    return Replaced(outcome=answer.outcome, message=answer.message)

@@ -24,7 +24,7 @@ _EXAMPLE: Final = "\b\nExample: gpubus run {role} --nats nats://nats.gpubus.svc:
 _PURPOSES: Final = {
     "watcher": "Say on the bus what the API server says, until SIGTERM; ready once the view is complete.",
     "binder": "Carry decisions out in the API server, until SIGTERM.",
-    "actuator": "Replace agents, workers and clients in the API server when the updater asks for it, until SIGTERM.",
+    "actuator": "Replace agents, workers and clients for the updater, and evict pods for others, until SIGTERM.",
     "workload": "Keep as many workers of each TensorFusionWorkload as it wants, until SIGTERM.",
     "scaler": "Keep pools at their size (GPUBUS_OFFERS), and advise workloads what to ask for (GPUBUS_METRICS), until SIGTERM.",
     "status": "Write the state of nodes, GPUs and pools back to their custom resources, until SIGTERM.",

@@ -1,11 +1,11 @@
 """One pod's story in text: what was decided and why, and what holds now."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from deploy.cli.fold import Held
+from deploy.cli.fold import Held, Kept
 from deploy.cli.output import clean, gib, instant, show_fields, show_table, tflops
 from deploy.cli.summary import grants, request
 from schemas.decision import Decision, GpuGrant
@@ -25,12 +25,17 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Story(msgspec.Struct):
-    """What the bus knows about one pod. Decisions and allocations are newest first."""
+    """What the bus knows about one pod. Decisions and allocations are newest first.
+
+    Attributes:
+        kept: Room that is kept for it, or that it is to leave for another.
+    """
 
     namespace: str
     name: str
     told: list[Told] = []
     held: list[Held] = []
+    kept: list[Kept] = []
     waiting: Waiting | None = None
     pod: Pod | None = None
     ledger_seq: int = 0
@@ -69,6 +74,7 @@ def _show_decision(console: "Console", title: str, told: Told) -> None:
             ("message", decision.message),
             ("reason", f"{decision.reason} - {reason.meaning}" if reason else decision.reason),
             ("what helps", decision.help or (reason.help if reason else "")),
+            *_preemption(decision),
             (
                 "decided",
                 f"{instant(told.time)} by {decision.allocator} in {decision.duration_us} us, DECISION {told.seq}",
@@ -100,6 +106,19 @@ def _show_decision(console: "Console", title: str, told: Told) -> None:
     )
 
 
+def _preemption(decision: Decision) -> list[tuple[str, object]]:
+    said = decision.preemption
+    if said is None:
+        return []
+    until = instant(datetime.fromtimestamp(said.until_s, UTC))
+    if decision.outcome == "evicted":
+        return [
+            ("makes room for", f"{said.preemptor.namespace}/{said.preemptor.name}, for which it is kept until {until}")
+        ]
+    victims = ", ".join(f"{pod.namespace}/{pod.name}" for pod in said.victims) or "nobody"
+    return [("evicts", f"{victims} from {said.node}; {grants(said.gpus)} is kept there until {until}")]
+
+
 def _how(gpu: GpuGrant) -> str:
     cut = gpu.partition.template if gpu.partition is not None else ""
     return " ".join(word for word in ("alone" if gpu.exclusive else "", gpu.isolation, cut) if word)
@@ -118,6 +137,12 @@ def _show_present(console: "Console", story: Story) -> None:
         fields.append(("holds", f"{grants(gpus)} on {held.node}, {amounts}, since LEDGER {held.since}"))
     if not story.held:
         fields.append(("holds", "nothing"))
+    for kept in story.kept:
+        pod, until = kept.hold.allocation, instant(datetime.fromtimestamp(kept.hold.until_s, UTC))
+        if (pod.namespace, pod.name) == (story.namespace, story.name):
+            fields.append(("is kept", f"{grants(pod.gpus)} on {kept.node} until {until}, since LEDGER {kept.since}"))
+        else:
+            fields.append(("is to go", f"from {kept.node}, for {pod.namespace}/{pod.name}, since LEDGER {kept.since}"))
     if story.waiting is not None:
         meaning = _meaning(story.waiting.reason)
         fields.append(

@@ -13,7 +13,7 @@ from bus.streams import LEDGER, STATE
 from bus.subjects import names, subject
 from consumers.allocator.engine import Snapshot
 from schemas.cluster import GpuInventory, Node, Pool
-from schemas.ledger import Allocation, NodeRecord
+from schemas.ledger import Allocation, Hold, NodeRecord
 from schemas.pod import Waiting
 
 _KINDS = ("pool", "node", "gpu", "waiting")
@@ -42,6 +42,19 @@ class Held(msgspec.Struct, frozen=True):
         return self.allocation.since or self.record
 
 
+class Kept(msgspec.Struct, frozen=True):
+    """Room that is kept for a pod on a node, by the ledger record at ``record``."""
+
+    node: str
+    record: int
+    hold: Hold
+
+    @property
+    def since(self) -> int:
+        """Sequence of the record that began to keep it."""
+        return self.hold.allocation.since or self.record
+
+
 class World:
     """What the streams add up to.
 
@@ -49,6 +62,7 @@ class World:
         snapshot: Pools, nodes, GPUs and allocations, as the allocator sees them.
         waiting: Pods that fit nowhere at present.
         held: Every allocation, those on nodes that STATE does not know included.
+        kept: Room that is kept for pods while others leave for their sake.
         unreadable: Records that were left out.
         state_seq: STATE sequence reached.
         ledger_seq: LEDGER sequence reached.
@@ -58,6 +72,7 @@ class World:
         self.snapshot = Snapshot()
         self.waiting: list[Waiting] = []
         self.held: list[Held] = []
+        self.kept: list[Kept] = []
         self.unreadable: list[Unreadable] = []
         self.state_seq = self.ledger_seq = 0
 
@@ -121,6 +136,7 @@ class World:
                 return  # not the name of a node either
         else:
             self.held += [Held(node, record.seq, allocation) for allocation in allocations]
+            self.kept += [Kept(node, record.seq, hold) for hold in data.holds]
             self.snapshot.set_allocations(node, allocations)
 
     def unplaced(self) -> list[Held]:

@@ -12,6 +12,7 @@ from deploy.cli.output import clean, make_console, print_json, warn
 if TYPE_CHECKING:
     from bus.connection import Bus
     from deploy.cli.explain import Story
+    from deploy.cli.fold import Kept
     from schemas.decision import Decision
     from schemas.pod import Pod, Waiting
 
@@ -89,8 +90,14 @@ async def _gather(
         # A pod that was deleted and made again may still hold its old place beside the new one: the newest comes first.
         mine = [h for h in ledger.held if (h.allocation.namespace, h.allocation.name) == (namespace, name)]
         story.held = sorted(mine, key=lambda held: held.since, reverse=True)
+        story.kept = [k for k in ledger.kept if _concerns(k, namespace, name)]
         story.unreadable += [f"the ledger of {u.subject} cannot be read: {u.reason}" for u in ledger.unreadable]
         return story
+
+
+def _concerns(kept: "Kept", namespace: str, name: str) -> bool:
+    pods = [(victim.namespace, victim.name) for victim in kept.hold.victims]
+    return (namespace, name) in [(kept.hold.allocation.namespace, kept.hold.allocation.name), *pods]
 
 
 async def _decisions(bus: "Bus", story: "Story", *, everything: bool) -> None:
@@ -152,6 +159,10 @@ def _as_json(story: "Story") -> dict[str, Any]:
             {"sequence": told.seq, "time": told.time, **msgspec.to_builtins(told.decision)} for told in story.told
         ],
         "allocation": as_fields(story.held[0]) if story.held else None,
+        "kept": [
+            {"node": kept.node, **msgspec.to_builtins(kept.hold), "since": kept.since, "record": kept.record}
+            for kept in story.kept
+        ],
         "other_allocations": [as_fields(held) for held in story.held[1:]],
         "waiting": msgspec.to_builtins(story.waiting),
         "pod": msgspec.to_builtins(story.pod),

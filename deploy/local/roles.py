@@ -91,11 +91,13 @@ async def notifier(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Even
 async def watcher(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
     """Say on the bus what the API server says."""
     from bus.kube.client import Client
+    from deploy.local.settings import preemption
     from producers.watcher.service import Watcher
 
     del name  # replicas say the same
+    scope = preemption()
     async with await Client.connect() as client:
-        role = Watcher(bus, client)
+        role = Watcher(bus, client, preemption=scope)
         with exposed("watcher", role.statistics, unready=role.unready):
             await role.run(stop, ready=ready)
 
@@ -112,12 +114,17 @@ async def binder(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event)
 
 
 async def actuator(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
-    """Replace members of rollouts in the API server."""
+    """Replace members of rollouts in the API server, and evict pods that others go before."""
     from bus.kube.client import Client
+    from consumers.evictor.service import Evictor
     from consumers.updater.actuator import Actuator
 
     async with await Client.connect() as client:
-        await Actuator(bus, client, name).run(stop, ready=ready)
+        evictor = Evictor(bus, client, name)
+        with exposed("evictor", evictor.statistics):
+            async with asyncio.TaskGroup() as both:
+                both.create_task(Actuator(bus, client, name).run(stop, ready=ready))
+                both.create_task(evictor.run(stop))
 
 
 async def workload(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:

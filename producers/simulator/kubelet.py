@@ -83,7 +83,7 @@ class Kubelet:
         """
         tenant = self._tenants[pod.uid] = _Tenant(pod, now)
         early = self._early.pop(pod.uid, None)
-        if early is not None and early.data.outcome in ("released", "evicted"):
+        if early is not None and early.data.outcome == "released":
             tenant.stage = "gone"
             self._count_release(tenant)
             return False
@@ -95,16 +95,18 @@ class Kubelet:
 
     def end(self, uid: str) -> None:
         """The pod's time is over: it disappears and what it holds is to be given back."""
-        tenant = self._tenants[uid]
+        if self._leave(self._tenants[uid], "Succeeded"):
+            self._on_news()
+
+    def _leave(self, tenant: _Tenant, reason: Literal["Succeeded", "Deleted"]) -> bool:
+        """Have a pod that runs go; return whether it ran."""
         if tenant.stage != "running":
-            return
+            return False
         self._vacate(tenant)
         tenant.stage = "releasing"
         self.releasing += 1
-        self._releases.append(
-            release(tenant.pod, tenant.node, "Succeeded", cause=tenant.cause, at=datetime.now(UTC)),
-        )
-        self._on_news()
+        self._releases.append(release(tenant.pod, tenant.node, reason, cause=tenant.cause, at=datetime.now(UTC)))
+        return True
 
     def apply(self, record: Record) -> None:
         """Act on one record of the decisions; anything that is not about our pods is passed over."""
@@ -142,6 +144,8 @@ class Kubelet:
                 tenant.stage = "waiting"
                 self.waiting += 1
                 self.waiting_changed_at = time.monotonic()
+        elif outcome == "evicted":
+            self._leave(tenant, "Deleted")  # it is to go: another pod waits for what it holds
         else:
             self._given_back(tenant)
 
@@ -181,7 +185,7 @@ class Kubelet:
             return
         if tenant.stage == "releasing":
             self.releasing -= 1
-        elif tenant.stage == "running":  # evicted: not at our wish
+        elif tenant.stage == "running":  # not at our wish
             self._vacate(tenant)
         else:
             self._leave_queue(tenant)

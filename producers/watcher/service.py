@@ -21,6 +21,7 @@ from producers.watcher.plan import Key, Outgoing
 from producers.watcher.told import Told
 from producers.watcher.volumes import Claim, PersistentVolume
 from producers.watcher.world import POD, World, subject_of
+from schemas.cluster import PreemptionScope
 from schemas.kube.base import API_VERSION
 from schemas.kube.core import KubeNode, KubePod
 from schemas.kube.policy import KubeNamespace, PodDisruptionBudget
@@ -76,11 +77,12 @@ class Watcher:
     Args:
         bus: The connection; the streams must exist.
         client: The API server.
+        preemption: Whose pods may be evicted for others. Replicas must agree.
     """
 
-    def __init__(self, bus: Bus, client: Client) -> None:
+    def __init__(self, bus: Bus, client: Client, *, preemption: PreemptionScope = "never") -> None:
         self._news, self._quiet, self._room = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self.world = World(self._news.set)
+        self.world = World(self._news.set, preemption=preemption)
         self._mirror = Mirror(bus, self.world.review)
         self._ledger = Follower(bus, LEDGER, ["gpubus.ledger.node.*"], self._on_ledger)
         world = self.world

@@ -19,7 +19,7 @@ from producers.watcher.seats import Seats
 from producers.watcher.told import Told
 from producers.watcher.told import told as compared
 from producers.watcher.volumes import Claims, Volumes
-from schemas.cluster import EVERY_GPU, Namespace, Node
+from schemas.cluster import EVERY_GPU, Namespace, Node, PreemptionScope
 from schemas.kube.annotations import read_allocation
 from schemas.kube.components import VENDOR
 from schemas.kube.core import KubePod
@@ -54,16 +54,21 @@ TENSORFUSION: Final = "GPUResourceQuota"
 
 
 class World:
-    """Pods, nodes and settings. ``on_news`` is called after every change and must only schedule work."""
+    """Pods, nodes and settings.
 
-    def __init__(self, on_news: Callable[[], None]) -> None:
+    Args:
+        on_news: Called after every change; must only schedule work.
+        preemption: Whose pods may be evicted for others, in every pool.
+    """
+
+    def __init__(self, on_news: Callable[[], None], *, preemption: PreemptionScope = "never") -> None:
         self._on_news = on_news
         self.dirty: dict[tuple[str, Key], bool] = {}
         """Objects that may have to be told anew, by kind and name, in order of their change.
 
         False for those that only STATE has changed: they are told if what somebody else said of them is older.
         """
-        self.settings = Settings(self._on_settings)
+        self.settings = Settings(self._on_settings, preemption=preemption)
         self.nodes = Nodes(self._on_node)
         self.budgets = Budgets(lambda key: self._mark(DISRUPTION, key))
         self.namespaces: Shelf[KubeNamespace] = Shelf(NAMESPACE, lambda _, __, name: self._mark(NAMESPACE, (name,)))

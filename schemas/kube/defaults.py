@@ -8,7 +8,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from schemas.cluster import Oversubscription, Pool
+from schemas.cluster import Oversubscription, Pool, PreemptionScope
 from schemas.dialects import (
     GangProfile,
     GpuAmounts,
@@ -96,7 +96,8 @@ class Settings:
     Whoever sees the API server puts objects on the shelves; whoever sees the bus gives :meth:`apply` what STATE says.
     """
 
-    def __init__(self, changed: Changed) -> None:
+    def __init__(self, changed: Changed, *, preemption: PreemptionScope = "never") -> None:
+        self._preemption = preemption
         self.clusters: Shelf[kube.TensorFusionCluster] = Shelf("tensorfusionclusters", changed)
         self.pools: Shelf[kube.GPUPool] = Shelf("gpupools", changed)
         self.templates: Shelf[kube.SchedulingConfigTemplate] = Shelf("schedulingconfigtemplates", changed)
@@ -177,6 +178,7 @@ class Settings:
                 host_memory=over.vram_expand_to_host_mem,
                 host_disk=over.vram_expand_to_host_disk,
             ),
+            preemption=self._preemption,
         )
 
     def version(self, name: str) -> int:

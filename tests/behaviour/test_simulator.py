@@ -262,14 +262,16 @@ async def test_it_waits_for_every_release_to_be_confirmed(bus, scheduler):
         await finished(simulator)
 
 
-async def test_an_evicted_pod_is_gone_and_needs_no_release(bus, scheduler):
+async def test_a_pod_that_is_evicted_goes_and_gives_back_what_it_held(bus, scheduler):
     async with simulated(bus, trace(2)) as simulator:
         await finished(simulator)
         await scheduler.say(scheduler.decide(as_schedule("pod-0"), "evicted", "n0.x"))
         await eventually(lambda: simulator.progress().running == 1)
         _, seen = await followed(bus, "gpubus.state.pod.>")
         await eventually(lambda: any(record.deleted for record in seen))
-        assert scheduler.releases == []
+        await eventually(lambda: simulator.progress().released == 1)
+        (release,) = scheduler.releases
+        assert (release.data.uid, release.data.reason) == (pod_uid("pod-0"), "Deleted")
 
 
 async def test_never_more_than_a_window_of_pods_is_undecided(bus, scheduler):

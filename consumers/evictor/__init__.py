@@ -1,0 +1,1 @@
+"""Carries evictions out: pods leave nodes for others that go before them."""

@@ -1,0 +1,25 @@
+"""What roles are told by their environment, beyond where the bus and the API server are."""
+
+import os
+from typing import Final, get_args
+
+from deploy.local.monitoring import SettingError
+from schemas.cluster import PreemptionScope
+
+PREEMPTION: Final = "GPUBUS_PREEMPTION"
+
+
+def preemption() -> PreemptionScope:
+    """Return whose pods may be evicted for others: everybody's unless the environment says otherwise.
+
+    Source: ``preemptClusterWideFromEnv`` in the TensorFusion chart, true by default.
+
+    Raises:
+        SettingError: It is no such scope.
+    """
+    written = os.environ.get(PREEMPTION, "").strip() or "cluster"
+    for scope in get_args(PreemptionScope):
+        if written == scope:
+            found: PreemptionScope = scope
+            return found
+    raise SettingError(f"{PREEMPTION} is {written!r}: write {', '.join(get_args(PreemptionScope))}")
