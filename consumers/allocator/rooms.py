@@ -1,6 +1,6 @@
 """The room that one allocator knows to be kept for pods, and the pods that others may be evicted for.
 
-Looking for room takes long, a tenth of a second on a thousand nodes, so pods are looked at one at a time, between other work,
+Looking for room takes long, half a second on a thousand nodes, so pods are looked at one at a time, between other work,
 and where there was nobody to evict nobody is looked for again at once.
 """
 

@@ -5,6 +5,9 @@ about namespaces allows it, no disruption budget would be exceeded, and without 
 good sets the better one takes fewer pods of the highest rank that either touches, then of the next, and so on; then the one
 that takes less VRAM, then the younger pods, then the earlier node and UIDs by name. The best of all is returned.
 
+That is so of the nodes that a quick look has shown to be the likeliest; a large pool has more of them than can be searched in
+the time that an allocator may be away.
+
 Fitting is monotonic (a node without a pod fits whatever it fitted with it), so nodes are looked at in order of the least rank
 up to which everybody must go, and within a node sizes are tried from the smallest.
 """
@@ -25,8 +28,14 @@ from schemas.cluster import PreemptionScope
 from schemas.ledger import HOLD, Allocation
 from schemas.pod import GpuRequest
 
-TRIES: Final = 1024
-"""Sets looked at on one node before the exact search gives way to a greedy one: some 30 ms."""
+TRIES: Final = 256
+"""Sets looked at on one node before the exact search gives way to a greedy one: some 8 ms."""
+
+LOOKED_AT: Final = 256
+"""Nodes looked at quickly, of those where nobody need go but pods of the least rank."""
+
+SEARCHED: Final = 16
+"""Nodes searched exactly, of those where a quick look found the best sets; with no more nodes than that, all are."""
 
 NOT_YET: Final = 1 << 62
 
@@ -92,15 +101,24 @@ def select(snapshot: Snapshot, request: GpuRequest, policy: Policy, terms: Terms
         if room is not None:
             found.append((room.bound, room))
     best: tuple[_Key, Choice] | None = None
-    for bound, room in sorted(found, key=lambda entry: (entry[0], entry[1].host.name)):
-        if best is not None and bound > best[0][0][0]:
-            break  # whatever goes from here outranks all that goes there
+    for room in _likely(found):
+        if best is not None and room.bound > best[0][0][0]:
+            continue  # whatever goes from here outranks all that goes there
         victims = room.least()
         if victims:
             key = _key(victims)
             if best is None or (key, room.host.name) < (best[0], best[1].node):
                 best = key, Choice(room.host.name, tuple(sorted(victims, key=_order)))
     return best[1] if best is not None else None
+
+
+def _likely(found: list[tuple[Rank, "_Room"]]) -> list["_Room"]:
+    """Return the rooms that are worth an exact search, those first where a quick one finds the best set."""
+    rooms = [room for _, room in sorted(found, key=lambda entry: (entry[0], entry[1].host.name))][:LOOKED_AT]
+    if len(rooms) <= SEARCHED:
+        return rooms
+    quick = [(_key(victims), room.host.name, room) for room in rooms if (victims := room.quick())]
+    return [room for *_, room in sorted(quick, key=lambda entry: entry[:2])[:SEARCHED]]
 
 
 def evictable(snapshot: Snapshot, request: GpuRequest, terms: Terms) -> Iterator[Allocation]:
@@ -197,6 +215,10 @@ class _Room:
             return self._search((), 0)
         except _TooManyError:
             return self._greedy()
+
+    def quick(self) -> Victims | None:
+        """Return a good set that may not be the best one, or None if budgets leave none that is found quickly."""
+        return self._greedy()
 
     def _fits_without(self, gone: Iterable[Allocation]) -> bool:
         gone = tuple(gone)
