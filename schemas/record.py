@@ -12,6 +12,9 @@ class PoolCounters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         near: Pods whose GPUs are as near each other as they, or the pool, ask.
         far: Pods whose GPUs are not, and decisions that found none near enough.
         unknown: Pods of whose GPUs it was not known how near they are.
+        grown: Nodes that were claimed for the pool.
+        shrunk: Claims that were given back, or given up because no node came.
+        claims: The pool's claims when last counted; None before they were.
     """
 
     allocated: Amount = 0
@@ -19,6 +22,9 @@ class PoolCounters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     near: Amount = 0
     far: Amount = 0
     unknown: Amount = 0
+    grown: Amount = 0
+    shrunk: Amount = 0
+    claims: tuple[str, ...] | None = None
 
 
 class RecorderCounters(msgspec.Struct, frozen=True, kw_only=True):

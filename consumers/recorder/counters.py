@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Final
 
@@ -74,6 +75,8 @@ class Counters:
             lines.append(_log_row(record, decision))
 
         reached = await history.read(self._bus, DECISION, ["gpubus.decision.>"], count, since=before.decisions + 1)
+        for pool, capacity in view.capacities.items():
+            pools[pool] = _resized(pools.get(pool, PoolCounters()), capacity.claims)
         lost, through = await self._lost(before)
         after = RecorderCounters(
             decisions=max(reached, before.decisions), slot=slot, pools=pools, lost_usage=lost, lost_through=through
@@ -138,12 +141,24 @@ class Counters:
 
 def _counted(pool: PoolCounters, decision: Decision, view: View) -> PoolCounters:
     near, unknown = verdict(decision, view.topology(decision), view.inventories.get(decision.node))
-    return PoolCounters(
+    return msgspec.structs.replace(
+        pool,
         allocated=pool.allocated + (decision.outcome == "allocated"),
         failed=pool.failed + (decision.outcome == "unschedulable"),
         near=pool.near + (near == "satisfied"),
         far=pool.far + (near == "unsatisfied"),
         unknown=pool.unknown + unknown,
+    )
+
+
+def _resized(pool: PoolCounters, claims: Collection[str]) -> PoolCounters:
+    """Count the claims that have come and gone since the last snapshot."""
+    known = pool.claims if pool.claims is not None else claims
+    return msgspec.structs.replace(
+        pool,
+        grown=pool.grown + len(set(claims) - set(known)),
+        shrunk=pool.shrunk + len(set(known) - set(claims)),
+        claims=tuple(sorted(claims)),
     )
 
 
@@ -164,8 +179,7 @@ def _log_row(record: Record, decision: Decision) -> Row:
 def system_rows(view: View, counters: RecorderCounters, *, ts_ms: int) -> list[Row]:
     """Return a row per pool.
 
-    Nothing here makes a pool larger or smaller, so it never did; and the search for near GPUs looks at every set, so it is
-    never cut short.
+    The search for near GPUs looks at every set, so it is never cut short.
     """
     nodes: dict[str, int] = {}
     workers: dict[str, int] = {}
@@ -183,8 +197,8 @@ def system_rows(view: View, counters: RecorderCounters, *, ts_ms: int) -> list[R
             total_nodes_cnt=nodes.get(pool, 0),
             total_allocation_success_cnt=counters.pools.get(pool, none).allocated,
             total_allocation_fail_cnt=counters.pools.get(pool, none).failed,
-            total_scale_up_cnt=0,
-            total_scale_down_cnt=0,
+            total_scale_up_cnt=counters.pools.get(pool, none).grown,
+            total_scale_down_cnt=counters.pools.get(pool, none).shrunk,
             total_topo_satisfied_cnt=counters.pools.get(pool, none).near,
             total_topo_unsatisfied_cnt=counters.pools.get(pool, none).far,
             total_topo_fallback_cnt=counters.pools.get(pool, none).unknown,

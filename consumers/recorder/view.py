@@ -11,6 +11,7 @@ from bus.follower import Record
 from consumers.metrics.tables import OF_WORKERS, TAKEN
 from consumers.recorder.pricing import UNKNOWN, PoolPrices, PriceError, model_prices, pool_prices
 from schemas.alert import RuleSet
+from schemas.capacity import PoolCapacity
 from schemas.cluster import GpuDevice, GpuInventory, Node, Pool
 from schemas.decision import Decision
 from schemas.kube.defaults import Settings
@@ -27,6 +28,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 STATE_FILTERS = (
     "gpubus.state.node.*", "gpubus.state.gpu.*", "gpubus.state.pool.*", "gpubus.state.pod.*.*", "gpubus.state.quota.*.*",
     "gpubus.state.config.gpupools.*.*", "gpubus.state.config.providerconfigs.*.*", "gpubus.state.rules.active",
+    "gpubus.state.capacity.*",
 )  # fmt: skip
 LEDGER_FILTERS = ("gpubus.ledger.node.*",)
 
@@ -42,6 +44,8 @@ class View:
         self.quotas: dict[str, dict[str, Quota]] = {}
         """Quotas by namespace and name."""
         self.held: dict[str, dict[str, Allocation]] = {}
+        self.capacities: dict[str, PoolCapacity] = {}
+        """The last look at each pool's size."""
         self.prices: dict[str, PoolPrices] = {}
         """What workers pay, by pool; pools that are not here set no prices."""
         self.worker_resources, self.gpu_allocation, self.worker_usage = OF_WORKERS
@@ -64,6 +68,8 @@ class View:
                 _put(self.nodes, name, record, Node)
             elif kind == "pool":
                 _put(self.pools, name, record, Pool)
+            elif kind == "capacity":
+                _put(self.capacities, name, record, PoolCapacity)
             elif kind == "quota":
                 _put(self.quotas.setdefault(name, {}), rest[1], record, Quota)
             elif kind == "gpu":

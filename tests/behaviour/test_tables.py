@@ -18,6 +18,7 @@ from consumers.metrics.tables import OF_WORKERS, TABLES, WORKER_USAGE
 from consumers.recorder.topology import Verdict, farthest, verdict
 from schemas import reasons
 from schemas.alert import RuleSet
+from schemas.capacity import PoolCapacity
 from schemas.cluster import GpuDevice, GpuInventory, Node, Pool
 from schemas.decision import Basis, Decision, FilterReport, GpuGrant
 from schemas.hardware import GpuLink
@@ -80,8 +81,13 @@ async def test_every_column_is_filled_unless_the_description_says_why_not(bus: B
             "pcie_tx_bytes": 2,
         }
         await cluster.use(time.time(), nvlink_rx_bytes=3, nvlink_tx_bytes=4, **clocks)
-        await snapshot(bus)
-        await eventually(lambda: recorder.statistics().writes >= 2)
+        now = datetime.now(UTC)
+        for number, claims in enumerate((("a", "b"), ("b", "c", "d"))):
+            capacity = PoolCapacity(pool="p", claims=dict.fromkeys(claims, now))
+            await cluster.say(subjects.state("capacity", "p"), capacity, f"capacity:{number}")
+            await eventually(lambda claims=claims: tuple(recorder.view.capacities["p"].claims) == claims)
+            await snapshot(bus)
+            await eventually(lambda number=number: recorder.statistics().writes >= 2 + number)
         first, second = (GpuGrant(uuid=f"GPU-{i}", index=i, tflops_milli=1, vram_bytes=1) for i in (0, 1))
         await decide(cluster, 1, gpus=(first,))
         await decide(cluster, 2, gpus=(first, second))  # of which nobody knows how near they are
@@ -98,6 +104,7 @@ async def test_every_column_is_filled_unless_the_description_says_why_not(bus: B
                 else:
                     assert values - {None, "", 0}, f"{table}.{column} is never filled"
         (row,) = await ask(tables, "SELECT * FROM tf_system_metrics ORDER BY ts DESC LIMIT 1")
+        assert (row["total_scale_up_cnt"], row["total_scale_down_cnt"]) == (2, 1)
         assert {name: row[f"total_topo_{name}_cnt"] for name in ("satisfied", "unsatisfied", "fallback")} == {
             "satisfied": 1, "unsatisfied": 2, "fallback": 1
         }  # fmt: skip
