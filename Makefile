@@ -7,7 +7,7 @@ MARK ?= not slow
 # Groups come with pip 25.1; an older pip would not know --group.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test test-assets lint bench clean
+.PHONY: help demo test test-assets lint bench image lock clean
 
 help:
 	@echo 'make demo   see it work: a simulated cluster, two allocators, one killed half way'
@@ -15,6 +15,8 @@ help:
 	@echo 'make test-assets  build a real API server, etcd and Alertmanager for the tests (Go needed; once, many minutes)'
 	@echo 'make lint   style, types and import direction'
 	@echo 'make bench  measure throughput, latency and the engine, beside the raw floor'
+	@echo 'make image  build the container image'
+	@echo 'make lock   write anew which files the image is made from, with their digests'
 	@echo 'make clean  remove the virtual environment and caches'
 
 $(VENV)/.made:
@@ -54,6 +56,15 @@ lint: $(VENV)/.lint
 
 bench: $(VENV)/.test
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
+
+image:
+	docker build -f deploy/image/Dockerfile -t gpubus/gpubus:0.1.0 .
+
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --only-binary :all: --no-header --no-annotate
+lock: $(VENV)/.made
+	@$(PIP) install uv
+	@$(LOCK) pyproject.toml --extra agent --extra gateway --extra issuer --output-file deploy/image/requirements.txt
+	@echo 'hatchling>=1.27' | $(LOCK) - --output-file deploy/image/build.txt
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist

@@ -19,6 +19,7 @@ from nats.aio.client import Client
 
 from bus.errors import ApiError, BusUnreachableError, SecurityError
 from bus.express import Express
+from bus.permissions import inbox
 from bus.publisher import Publisher
 from bus.security import OPEN, Security
 from bus.tasks import end
@@ -95,7 +96,8 @@ class Bus:
         provide([servers] if isinstance(servers, str) else servers)
         tls, password = security.context(), security.secret()
         client = Client()
-        bus = cls(client, f"_INBOX_{token_hex(8)}")
+        own = inbox(security.user) if security.user else ""
+        bus = cls(client, f"{own}.{token_hex(8)}" if own else f"_INBOX_{token_hex(8)}")
         last_error = ["no answer"]
 
         async def on_error(error: Exception) -> None:

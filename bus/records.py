@@ -3,13 +3,13 @@
 Whoever replaces a record names the sequence it has read; of two that read the same one, the second loses and reads again.
 """
 
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 import nats.errors
 
 from bus.codec import decode_as, encode
-from bus.connection import Bus
+from bus.connection import API_TIMEOUT_S, Bus
 from bus.errors import NO_MESSAGE, ApiError, BusError
 from bus.streams import TOMBSTONE_TTL_S
 from schemas.event import Event
@@ -33,6 +33,8 @@ class _Got(msgspec.Struct):
     message: _StoredMessage
 
 
+_NOTHING_THERE: Final = "404"
+
 _got = msgspec.json.Decoder(_Got)
 
 
@@ -51,6 +53,37 @@ async def latest(bus: Bus, stream: str, subject: str) -> Stored:
     except (nats.errors.Error, TimeoutError, OSError) as error:
         raise BusError(f"{subject} could not be read: {str(error) or type(error).__name__}") from None
     return Stored(message.seq, message.data)
+
+
+async def nearest(bus: Bus, stream: str, subject: str) -> Stored:
+    """Ask any server that has the stream for the newest message on ``subject``; it may lag a little behind the leader.
+
+    The question names the subject where the bus can see it, so that somebody may be let read this one and no other.
+
+    Raises:
+        BusError: Nobody answered.
+    """
+    try:
+        reply = await bus.client.request(f"$JS.API.DIRECT.GET.{stream}.{subject}", b"", timeout=API_TIMEOUT_S)
+    except (nats.errors.Error, TimeoutError, OSError) as error:
+        raise BusError(f"{subject} could not be read: {str(error) or type(error).__name__}") from None
+    headers = reply.headers or {}
+    if "Nats-Sequence" in headers:
+        return Stored(int(headers["Nats-Sequence"]), reply.data)
+    if headers.get("Status") == _NOTHING_THERE:
+        return Stored(0, b"")
+    raise BusError(f"{subject} could not be read: {headers.get('Status', '')} {headers.get('Description', '')}")
+
+
+async def peek(bus: Bus, stream: str, subject: str, struct: type[T]) -> T | None:
+    """Return what the newest record says as :func:`nearest` finds it, or None where there is none.
+
+    Raises:
+        UndecodableError: It is no such record.
+        BusError: Nobody answered.
+    """
+    stored = await nearest(bus, stream, subject)
+    return decode_as(struct, stored.payload).data if stored.payload else None
 
 
 async def read(bus: Bus, stream: str, subject: str, struct: type[T]) -> tuple[int, T | None]:

@@ -106,9 +106,9 @@ def usage_gpu(node: str) -> str:
     return subject("usage", "gpu", node)
 
 
-def notice(namespace: str, name: str) -> str:
-    """Subject of what happens to the GPUs that one pod holds."""
-    return subject("notice", namespace, name)
+def notice(namespace: str, name: str, node: str) -> str:
+    """Subject of what happens to the GPUs that one pod holds, by the node whose agent says so."""
+    return subject("notice", namespace, name, node)
 
 
 def drift(node: str) -> str:

@@ -135,7 +135,7 @@ class Evictor:
             ),
         )
         await self._bus.publisher.publish(
-            subjects.notice(pod.namespace, pod.name), codec.encode(event), msg_id=event.id
+            subjects.notice(pod.namespace, pod.name, command.preemption.node), codec.encode(event), msg_id=event.id
         )
 
     def statistics(self) -> EvictorStatistics:

@@ -44,6 +44,22 @@ def store(url: str) -> MetricsStore:
     )
 
 
+def with_login(url: str, user: str, password: str) -> str:
+    """Return the URL of a store with who to log in as, which a Secret tells apart from where the store is.
+
+    Raises:
+        ValueError: The URL names somebody already, or only one of the two is given.
+    """
+    if not user and not password:
+        return url
+    scheme, _, place = url.partition("://")
+    if not user or not password:
+        raise ValueError("user and password go together: set both or neither")
+    if not place or "@" in place:
+        raise ValueError("user and password are for a store whose URL has neither: leave them out in one of the two")
+    return f"{scheme}://{quote(user, safe='')}:{quote(password, safe='')}@{place}"
+
+
 def url_from_values(greptime: Mapping[str, Any]) -> str:
     """Return the URL for the chart's ``greptime`` values.
 

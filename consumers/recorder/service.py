@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 import nats.errors
 
-from bus import codec, timers
+from bus import codec, subjects, timers
 from bus.connection import Bus
 from bus.consumer import PullConsumer
 from bus.delivery import ConsumerSpec, Delivery
@@ -135,6 +135,7 @@ class Recorder:
             for delivery in batch:
                 try:
                     usage = codec.decode_as(NodeUsage, delivery.payload).data
+                    codec.check_name(usage.node, subjects.names(delivery.subject)[-1])
                 except UndecodableError as error:
                     await delivery.dead(error.reason)
                     continue

@@ -59,7 +59,10 @@ def agent(
         ),
     ] = None,
     metrics: Annotated[int, typer.Option("--metrics", help="Port of /metrics; -1 serves none.")] = DEFAULT_METRICS_PORT,
-    replicas: Annotated[int, typer.Option("--replicas", help="Copies of streams that it has to create: 1 or 3.")] = 1,
+    replicas: Annotated[
+        int,
+        typer.Option("--replicas", help="Copies of streams that it has to create: 1 or 3; 0 leaves them to others."),
+    ] = 1,
     exit_with_stdin: Annotated[bool, typer.Option("--exit-with-stdin", hidden=True)] = False,
 ) -> None:
     """Say what GPUs this node has, how they are and who uses them, until SIGTERM.
@@ -71,7 +74,8 @@ def agent(
     """
     from deploy.local.roles import unique_name
 
-    check_replicas(replicas)
+    if replicas:  # an agent that may not touch streams waits until somebody has made them
+        check_replicas(replicas)
     if mode not in ("hami-core", "mps"):
         raise InputError(
             f"--mode is {mode!r}: use hami-core or mps; GPUs that are cut into MIG devices say so themselves"

@@ -21,10 +21,13 @@ from deploy.cli import agent as _agent  # noqa: F401  likewise
 from deploy.cli import alerts, check, dead, demo, events, ledger, rollout, schema, state, why
 from deploy.cli import audit as _audit
 from deploy.cli import capacity as _capacity
+from deploy.cli import certificates as _certificates
 from deploy.cli import cluster as _cluster  # noqa: F401  likewise
 from deploy.cli import defrag as _defrag
 from deploy.cli import diff as _diff
+from deploy.cli import doctor as _doctor
 from deploy.cli import drift as _drift
+from deploy.cli import group as _group  # noqa: F401  likewise
 from deploy.cli import plan as _plan
 from deploy.cli import replay as replaying
 from deploy.cli import run as roles
@@ -99,6 +102,8 @@ app.add_typer(_shadow.app, name="shadow")
 app.add_typer(dead.app, name="dead")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(schema.app, name="schema")
+app.command("doctor")(_doctor.doctor)
+app.command("issue-certificates")(_certificates.issue_certificates)
 
 
 def _open_standard_streams() -> None:

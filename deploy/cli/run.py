@@ -128,7 +128,10 @@ def stop_on_signals() -> asyncio.Event:
 async def run_process(
     play: "Role", name: str, urls: list[str], replicas: int, *, exit_with_stdin: bool, metrics: int = -1
 ) -> None:
-    """Play one role until a signal ends it, and serve its metrics at the port ``metrics`` unless that is negative."""
+    """Play one role until a signal ends it, and serve its metrics at the port ``metrics`` unless that is negative.
+
+    Streams that are missing are made with so many ``replicas``; with 0 that is left to others.
+    """
     from bus.connection import Bus
     from bus.streams import StreamLimits, ensure_streams
     from bus.tasks import end
@@ -144,7 +147,8 @@ async def run_process(
         await end(connecting)
         return
     async with await connecting as bus:
-        await ensure_streams(bus, StreamLimits(replicas=replicas), update=False)
+        if replicas:
+            await ensure_streams(bus, StreamLimits(replicas=replicas), update=False)
         announcing = asyncio.create_task(_announce(ready, f"ready {name}"))
         try:
             async with served(bus, metrics, ready):

@@ -54,6 +54,21 @@ def crds(
         (out / name).write_text(text)
 
 
+@app.command("chart")
+def chart(*, out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Write the files there.")]) -> None:
+    """Write the files of the Helm chart that follow from the code.
+
+    \b
+    Example: gpubus schema chart --out deploy/chart/files
+    """
+    from deploy.contract.chart import chart_files
+
+    if not out.is_dir():
+        raise InputError(f"--out {out} is no directory: make it first")
+    for name, text in chart_files().items():
+        (out / name).write_text(text)
+
+
 def _document(name: str) -> str:
     """Return one of the documents as indented JSON."""
     from importlib.metadata import version

@@ -1,6 +1,7 @@
 """What the roles around metrics and alerts are told by their environment.
 
-``GPUBUS_METRICS`` names the metrics store, ``GPUBUS_ALERTMANAGER`` the addresses of all Alertmanagers, separated by commas,
+``GPUBUS_METRICS`` names the metrics store and, where a Secret has the login, ``GPUBUS_METRICS_USER`` and
+``GPUBUS_METRICS_PASSWORD`` who to be there, ``GPUBUS_ALERTMANAGER`` the addresses of all Alertmanagers, separated by commas,
 ``GPUBUS_ALERT_RULES`` where alert rules are written: a file, or ``configmap:NAMESPACE/NAME/KEY``, ``GPUBUS_RUNBOOKS`` where
 people on call can read ``deploy/runbooks/alerts.md``, and ``GPUBUS_OFFERS`` a file of the kinds of nodes that can be had.
 """
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from schemas.capacity import Offer
 
 METRICS: Final = "GPUBUS_METRICS"
+METRICS_USER: Final = "GPUBUS_METRICS_USER"
+METRICS_PASSWORD: Final = "GPUBUS_METRICS_PASSWORD"  # noqa: S105  the name of a variable
 ALERTMANAGER: Final = "GPUBUS_ALERTMANAGER"
 RULES: Final = "GPUBUS_ALERT_RULES"
 OFFERS: Final = "GPUBUS_OFFERS"
@@ -45,11 +48,15 @@ async def metrics_store() -> AsyncIterator["MetricsStore"]:
         SettingError: None is named, or the name is not understood.
         StoreError: It cannot be opened.
     """
-    from consumers.metrics.settings import EXAMPLES, store
+    from consumers.metrics.settings import EXAMPLES, store, with_login
 
     url = os.environ.get(METRICS, "")
     if not url:
         raise SettingError(f"{METRICS} is not set: write where metrics are kept, such as {EXAMPLES}")
+    try:
+        url = with_login(url, os.environ.get(METRICS_USER, ""), os.environ.get(METRICS_PASSWORD, ""))
+    except ValueError as error:
+        raise SettingError(f"{METRICS_USER}, {METRICS_PASSWORD}: {error}") from None
     if url in _shared:
         opened, users = _shared[url]
         _shared[url] = (opened, users + 1)

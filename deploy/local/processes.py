@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from typing import Final
 
 from deploy.local.server import LocalBusError
@@ -17,9 +18,12 @@ STOP_TIMEOUT_S: Final = 10.0
 class RoleProcess:
     """One ``gpubus run ROLE`` beside us, with whatever further arguments the role takes."""
 
-    def __init__(self, role: str, urls: list[str], *arguments: str) -> None:
+    def __init__(
+        self, role: str, urls: list[str], *arguments: str, environment: Mapping[str, str] | None = None
+    ) -> None:
         self._command = [sys.executable, "-m", "deploy.cli.main", "run", role, "--nats", ",".join(urls), *arguments]
         self._role = role
+        self._environment = environment or {}
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
@@ -34,7 +38,7 @@ class RoleProcess:
             start_new_session=True,  # Ctrl-C is for us: we stop the roles in good order
             stdin=asyncio.subprocess.PIPE,  # closes when we die, however we die: nobody is left behind
             stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **self._environment},
         )
         assert self._process.stdout is not None  # noqa: S101
         try:

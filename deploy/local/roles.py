@@ -117,13 +117,15 @@ async def actuator(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Even
     """Replace members of rollouts in the API server, and evict pods that others go before."""
     from bus.kube.client import Client
     from consumers.evictor.service import Evictor
-    from consumers.updater.actuator import Actuator
+    from consumers.updater.actuator import NAMESPACE, Actuator
+
+    namespace = os.environ.get("GPUBUS_NAMESPACE") or NAMESPACE
 
     async with await Client.connect() as client:
         evictor = Evictor(bus, client, name)
         with exposed("evictor", evictor.statistics):
             async with asyncio.TaskGroup() as both:
-                both.create_task(Actuator(bus, client, name).run(stop, ready=ready))
+                both.create_task(Actuator(bus, client, name, namespace=namespace).run(stop, ready=ready))
                 both.create_task(evictor.run(stop))
 
 

@@ -1,8 +1,8 @@
 """Who holds what on this node, by the ledger, and what those pods asked for.
 
 There is one agent on every node, so it has no consumer of its own on the bus: ten thousand would cost the server more than
-everything they are told. It hears the writes of its own record as they pass, and then asks the stream's leader for what is
-stored, because a write that passes may be refused. What it missed it finds at the next look round.
+everything they are told. It hears the writes of its own record as they pass, and then asks for what is stored, because a
+write that passes may be refused; any server of the bus may answer. What it missed it finds at the next look round.
 """
 
 import asyncio
@@ -79,23 +79,24 @@ class Holdings:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ROUND_S):
                     await self._heard.wait()
-            pauses = LOOK_AGAIN_S if self._heard.is_set() else LOOK_AGAIN_S[:1]
+            heard = self._heard.is_set()
+            pauses = LOOK_AGAIN_S if heard else LOOK_AGAIN_S[:1]
             self._heard.clear()
             before = self._seq
             for pause in pauses:
                 await asyncio.sleep(pause)
                 try:
-                    await self._read_record()
+                    await self._read_record(at_leisure=not heard)
                     await self._read_requests()
                 except BusError as error:
                     log.info("%s", error)
                 if self._seq != before:
                     break
 
-    async def _read_record(self) -> None:
-        stored = await records.latest(self._bus, LEDGER, self._subject)
-        if stored.seq == self._seq:
-            return
+    async def _read_record(self, *, at_leisure: bool = True) -> None:
+        stored = await records.nearest(self._bus, LEDGER, self._subject)
+        if stored.seq == self._seq or (stored.seq < self._seq and not at_leisure):
+            return  # a server that lags behind says what we know already; much later it is another stream
         self._seq = stored.seq
         allocations: tuple[Allocation, ...] = ()
         if stored.payload:
@@ -115,7 +116,7 @@ class Holdings:
                 continue
             subject = subjects.state("pod", allocation.namespace, allocation.name)
             try:
-                _seq, pod = await records.read(self._bus, STATE, subject, Pod)
+                pod = await records.peek(self._bus, STATE, subject, Pod)
             except UndecodableError:
                 continue  # buried by whoever decides about pods
             if pod is not None and pod.uid == uid:

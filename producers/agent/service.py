@@ -123,10 +123,10 @@ class Agent:
         """Read what this node's agent said last: a restart must cure no GPU, and begin no count anew."""
         node = self._options.node
         try:
-            _seq, inventory = await records.read(self._bus, STATE, subjects.state("gpu", node), GpuInventory)
+            inventory = await records.peek(self._bus, STATE, subjects.state("gpu", node), GpuInventory)
             if inventory is not None:
                 self._health.restore(inventory)
-            _seq, usage = await records.read(self._bus, USAGE, subjects.usage_gpu(node), NodeUsage)
+            usage = await records.peek(self._bus, USAGE, subjects.usage_gpu(node), NodeUsage)
             self._observer.restore(inventory, usage)
         except (BusError, UndecodableError) as error:
             log.warning("what was said of node %s before cannot be read: %s", node, error)

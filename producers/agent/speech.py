@@ -37,7 +37,7 @@ def notice(said: PodNotice) -> Outgoing:
     """Tell a pod about its GPU."""
     what = f"{said.pod_uid}:{said.uuid}:{said.reason}"
     return _message(
-        subjects.notice(said.namespace, said.name),
+        subjects.notice(said.namespace, said.name, said.node),
         said.node,
         said,
         said.at,

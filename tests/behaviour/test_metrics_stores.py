@@ -19,7 +19,7 @@ import trustme
 
 from consumers.metrics.duckdb import DuckDBStore
 from consumers.metrics.settings import store as open_store
-from consumers.metrics.settings import url_from_values
+from consumers.metrics.settings import url_from_values, with_login
 from consumers.metrics.store import MetricsStore, StoreError, StoreUnavailableError
 from consumers.metrics.tables import GPU_USAGE, SYSTEM_LOG, TABLES, WORKER_RESOURCES
 from tests.stores.greptime import GreptimeStandIn
@@ -299,6 +299,15 @@ async def test_a_missing_table_does_not_keep_the_others_from_their_time_to_live(
 )
 def test_chart_values_name_the_store(values: dict, url: str) -> None:
     assert url_from_values(values) == url
+
+
+def test_a_login_may_come_apart_from_the_place() -> None:
+    plain = url_from_values({"host": "h", "db": "d"})
+    assert with_login(plain, "u", "p:/ä") == url_from_values({"host": "h", "db": "d", "user": "u", "password": "p:/ä"})
+    assert with_login(plain, "", "") == plain
+    for url, user, password in ((plain, "u", ""), (plain, "", "p"), (f"greptime://{'a:b'}@h/d", "u", "p")):
+        with pytest.raises(ValueError, match="user and password"):
+            with_login(url, user, password)
 
 
 @pytest.mark.parametrize(

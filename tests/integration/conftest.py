@@ -78,20 +78,30 @@ def tls(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def kubeconfig_of(plane: ControlPlane, cluster: Cluster, tmp_path: Path) -> Callable[[str], Awaitable[Path]]:
-    """Make a kubeconfig of one of our service accounts, with exactly the rights that ``deploy/rbac`` grants it."""
+async def kubeconfig_for(plane: ControlPlane, cluster: Cluster, tmp_path: Path) -> Callable[[str], Awaitable[Path]]:
+    """Make a kubeconfig with the token of a service account, by its whole name."""
 
-    async def make(role: str) -> Path:
-        path = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/gpubus-{role}/token"
+    async def make(account: str) -> Path:
+        path = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/{account}/token"
         request = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
             "spec": {"expirationSeconds": 3600},
         }
         answer = json.loads(await cluster.client.call("POST", path, body=json.dumps(request).encode()))
-        file = tmp_path / f"{role}.kubeconfig"
+        file = tmp_path / f"{account}.kubeconfig"
         plane.write_kubeconfig(file, answer["status"]["token"])
         return file
+
+    return make
+
+
+@pytest.fixture
+async def kubeconfig_of(kubeconfig_for) -> Callable[[str], Awaitable[Path]]:
+    """Make a kubeconfig of one of our service accounts, with exactly the rights that ``deploy/rbac`` grants it."""
+
+    async def make(role: str) -> Path:
+        return await kubeconfig_for(f"gpubus-{role}")
 
     return make
 

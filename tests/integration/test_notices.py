@@ -28,7 +28,9 @@ async def notify(bus: Bus, made: dict[str, Any], reason: Any, *, ago: timedelta 
         at=at,
     )
     event = Event(id=f"{reason}:{at}", source="/t", type="gpubus.notice.v1", subject=meta["name"], time=at, data=notice)
-    await bus.publisher.publish(subjects.notice("default", meta["name"]), codec.encode(event), msg_id=event.id)
+    await bus.publisher.publish(
+        subjects.notice("default", meta["name"], notice.node), codec.encode(event), msg_id=event.id
+    )
 
 
 async def test_a_pod_on_a_failing_gpu_gets_an_event_and_another_when_it_recovers(

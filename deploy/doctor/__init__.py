@@ -1,0 +1,1 @@
+"""What is wrong with an installation, and what to do about it: ``gpubus doctor``."""

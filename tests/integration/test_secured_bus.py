@@ -1,0 +1,325 @@
+"""Everything over the bus as the chart has it: three servers with TLS and accounts, roles with no more rights than theirs."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import nats.errors
+import pytest
+
+from bus import records, subjects
+from bus.connection import Bus
+from bus.errors import ApiError, BusUnreachableError, PublishUnconfirmedError
+from bus.permissions import agent_user
+from bus.streams import DECISION, LEDGER, STATE, StreamLimits, ensure_streams
+from deploy.local.processes import RoleProcess
+from tests.integration.cluster import SYSTEM, Cluster, create_all, mixed, play_agents
+from tests.integration.observe import agree
+from tests.integration.plane import ControlPlane
+from tests.integration.secured import RELEASE, SecuredBus
+
+pytestmark = pytest.mark.integration
+
+ACCOUNTS = ("ServiceAccount", "Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding")
+PARTS = ("controller", "scheduler", "webhook", "monitor")
+PATIENCE_S = 60.0
+TRIES = 10
+
+
+@pytest.fixture
+async def secured(store: Path, cluster: Cluster) -> AsyncIterator[SecuredBus]:
+    """The bus, and the accounts of the chart in the cluster."""
+    bus = SecuredBus(store)
+    for kind in ACCOUNTS:
+        for document in (found for (name, _), found in bus.objects.items() if name == kind):
+            await cluster.apply(document)
+    await bus.start()
+    yield bus
+    await bus.stop()
+
+
+@pytest.fixture
+async def admin_bus(secured: SecuredBus) -> AsyncIterator[Bus]:
+    async with await Bus.connect(secured.urls, name="admin", security=secured.security("admin")) as bus:
+        await ensure_streams(bus, StreamLimits(replicas=3))
+        yield bus
+
+
+async def token_of(cluster: Cluster, node: str, account: str = f"{RELEASE}-agent", audience: str = "gpubus-bus") -> str:
+    """Return what a kubelet would mount into the agent of a node."""
+    name = f"agent-on-{node}"
+    spec = {"nodeName": node, "serviceAccountName": account, "containers": [{"name": "agent", "image": "none"}]}
+    pod = await cluster.create(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": SYSTEM}, "spec": spec}
+    )
+    bound = {"kind": "Pod", "apiVersion": "v1", "name": name, "uid": pod["metadata"]["uid"]}
+    request = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"audiences": [audience], "expirationSeconds": 3600, "boundObjectRef": bound},
+    }
+    path = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/{account}/token"
+    answer = json.loads(await cluster.client.call("POST", path, body=json.dumps(request).encode()))
+    return answer["status"]["token"]
+
+
+class Parts:
+    """Groups of roles in processes of their own, each with its own account and login."""
+
+    def __init__(self, plane: ControlPlane, secured: SecuredBus, kubeconfig_for, home: Path) -> None:
+        self._secured, self._kubeconfig_for, self._home = secured, kubeconfig_for, home
+        self._plane = plane
+        self._stack = AsyncExitStack()
+
+    async def start(self, *parts: str, **more: str) -> None:
+        await asyncio.gather(*(self._start(part, more) for part in parts))
+
+    async def _start(self, part: str, more: dict[str, str]) -> None:
+        told = {
+            "GPUBUS_METRICS": f"duckdb:{self._home / f'{part}.duckdb'}",
+            "GPUBUS_ALERTMANAGER": "http://127.0.0.1:9",
+            "GPUBUS_NAMESPACE": SYSTEM,
+            **more,
+        }
+        environment = self._secured.environment(part, told)
+        environment["KUBECONFIG"] = str(await self._kubeconfig_for(f"{RELEASE}-{part}"))
+        for command, *options in self._secured.commands(part):
+            process = RoleProcess(command, self._secured.urls, *options, environment=environment)
+            self._stack.push_async_callback(process.kill)
+            await process.start()
+
+    async def agent(self, node: str, token: Path) -> RoleProcess:
+        """Start the agent of a node as the DaemonSet does."""
+        environment = self._secured.shown(agent_user(node), token)
+        options = (
+            "--node",
+            node,
+            "--gpus",
+            "simulated:2xA100-80G",
+            "--replicas",
+            "0",
+            "--kubelet",
+            "",
+            "--metrics",
+            "-1",
+        )
+        process = RoleProcess("agent", self._secured.urls, *options, environment=environment)
+        self._stack.push_async_callback(process.kill)
+        await process.start()
+        return process
+
+    async def stop(self) -> None:
+        await self._stack.aclose()
+
+
+@pytest.fixture
+async def parts(plane: ControlPlane, secured: SecuredBus, kubeconfig_for, tmp_path: Path) -> AsyncIterator[Parts]:
+    running = Parts(plane, secured, kubeconfig_for, tmp_path)
+    yield running
+    await running.stop()
+
+
+async def leader(bus: Bus, stream: str) -> str:
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                info = json.loads(await bus.api(f"STREAM.INFO.{stream}", timeout=2.0))
+            except (nats.errors.Error, TimeoutError, ApiError):
+                continue
+            if name := info["cluster"].get("leader"):
+                return name
+
+
+@pytest.mark.slow
+async def test_all_roles_work_and_lose_nothing_when_a_leader_is_killed(
+    cluster: Cluster, secured: SecuredBus, admin_bus: Bus, parts: Parts, tmp_path: Path
+) -> None:
+    await cluster.add_pool()
+    await cluster.add_nodes(["a", "b"])
+    await cluster.add_nodes(["c"], pool="another")
+    await play_agents(admin_bus, ["a", "b"])
+    await parts.start(*PARTS, GPUBUS_ALERT_RULES="")
+    token = tmp_path / "token"
+    token.write_text(await token_of(cluster, "c"))
+    await parts.agent("c", token)
+    await create_all(cluster, mixed(6))
+    await agree(admin_bus, cluster, placed=6, timeout=PATIENCE_S)
+
+    killed = await secured.kill(await leader(admin_bus, LEDGER))
+    await create_all(cluster, mixed(6, first=6))
+    await agree(admin_bus, cluster, placed=12, timeout=2 * PATIENCE_S)
+    await secured.start_one(killed)
+    assert secured.violations() == []
+    stored = await records.latest(admin_bus, STATE, subjects.state("gpu", "c"))
+    assert stored.payload
+
+
+class Stranger:
+    """A client that tries things: what the server lets through, and what not."""
+
+    def __init__(self, secured: SecuredBus, bus: Bus) -> None:
+        self._secured, self.bus = secured, bus
+
+    async def may_publish(self, subject: str) -> bool:
+        before = len(self._secured.violations())
+        try:
+            await self.bus.publisher.publish(subject, b"{}", timeout=0.5)
+        except (PublishUnconfirmedError, ApiError):
+            await self.bus.client.flush()
+            return len(self._secured.violations()) == before
+        return True
+
+    async def may_hear(self, subject: str, others: Bus, said: str) -> bool:
+        heard = asyncio.Event()
+
+        async def on_message(_: Any) -> None:
+            heard.set()
+
+        subscription = await self.bus.client.subscribe(subject, cb=on_message)
+        await self.bus.client.flush()
+        try:
+            for _ in range(TRIES):  # the servers tell each other who listens
+                await others.client.publish(said, b"secret")
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.1):
+                        await heard.wait()
+                        return True
+        finally:
+            await subscription.unsubscribe()
+        return False
+
+    async def may_ask(self, request: str, body: object = None) -> bool:
+        try:
+            await self.bus.api(request, body, timeout=0.5)
+        except ApiError:
+            return True  # the server has looked at it
+        except (nats.errors.Error, TimeoutError):
+            return False
+        return True
+
+
+async def test_an_agent_speaks_for_its_own_node_and_reads_nobody_elses_business(
+    cluster: Cluster, secured: SecuredBus, admin_bus: Bus, parts: Parts, tmp_path: Path
+) -> None:
+    await cluster.add_nodes(["n.1", "n2"])
+    await parts.start("controller")
+    token = tmp_path / "token"
+    token.write_text(await token_of(cluster, "n.1"))
+    shown = secured.security(agent_user("n.1"), token)
+    await admin_bus.publisher.publish(subjects.decision("theirs", "pod"), b"secret", msg_id="d")
+    async with await Bus.connect(secured.urls, name="agent", security=shown) as bus:
+        agent = Stranger(secured, bus)
+        own, other = "n.1", "n2"
+        for make in (
+            lambda node: subjects.state("gpu", node),
+            subjects.usage_gpu,
+            subjects.drift,
+            lambda node: subjects.notice("default", "pod", node),
+        ):
+            assert await agent.may_publish(make(own)), make(own)
+            assert not await agent.may_publish(make(other)), make(other)
+        for subject in (
+            subjects.ledger_node(own),
+            subjects.ledger_node(other),
+            subjects.decision("theirs", "pod"),
+            subjects.state("pod", "theirs", "pod"),
+            subjects.state("node", own),
+            subjects.work("schedule", "shared"),
+            subjects.rpc("mutate"),
+            "gpubus.dead.STATE.1",
+            "$SYS.REQ.USER.AUTH",
+        ):
+            assert not await agent.may_publish(subject), subject
+
+        assert await agent.may_hear(subjects.ledger_node(own), admin_bus, subjects.ledger_node(own))
+        for subject, said in (
+            (subjects.ledger_node(other), subjects.ledger_node(other)),
+            ("gpubus.>", subjects.ledger_node(other)),
+            (">", subjects.decision("theirs", "pod")),
+            ("gpubus.decision.>", subjects.decision("theirs", "pod")),
+            ("_INBOX.>", f"{admin_bus.inbox}.x"),
+            ("_INBOX.controller.>", "_INBOX.controller.x"),
+            ("$JS.API.>", "$JS.API.INFO"),
+            ("$SYS.>", "$SYS.REQ.USER.AUTH.x"),
+        ):
+            assert not await agent.may_hear(subject, admin_bus, said), subject
+
+        await records.nearest(bus, LEDGER, subjects.ledger_node(own))
+        consumer = {"stream_name": DECISION, "config": {"name": "spy", "deliver_subject": f"{bus.inbox}.spy"}}
+        for request, body in (
+            (f"STREAM.INFO.{LEDGER}", None),
+            (f"STREAM.MSG.GET.{DECISION}", {"last_by_subj": subjects.decision("theirs", "pod")}),
+            (f"DIRECT.GET.{DECISION}", {"last_by_subj": subjects.decision("theirs", "pod")}),
+            (f"DIRECT.GET.{DECISION}.{subjects.decision('theirs', 'pod')}", None),
+            (f"DIRECT.GET.{LEDGER}.{subjects.ledger_node(other)}", None),
+            (f"DIRECT.GET.{STATE}.{subjects.state('gpu', other)}", None),
+            (f"CONSUMER.CREATE.{DECISION}.spy", consumer),
+            (f"STREAM.CREATE.{LEDGER}", {"name": LEDGER}),
+            (f"STREAM.UPDATE.{LEDGER}", {"name": LEDGER}),
+            (f"STREAM.DELETE.{DECISION}", None),
+            (f"STREAM.PURGE.{LEDGER}", None),
+            ("STREAM.LIST", None),
+            ("INFO", None),
+        ):
+            assert not await agent.may_ask(request, body), request
+    assert (await records.latest(admin_bus, DECISION, subjects.decision("theirs", "pod"))).payload == b"secret"
+
+
+async def test_only_the_token_of_an_agent_lets_in(
+    cluster: Cluster, secured: SecuredBus, admin_bus: Bus, parts: Parts, tmp_path: Path
+) -> None:
+    await cluster.add_nodes(["n1", "n2", "n3"])
+    await parts.start("controller")
+    good = await token_of(cluster, "n1")
+    wrong = {
+        "another's": await token_of(cluster, "n2", account=f"{RELEASE}-webhook"),
+        "for another": await token_of(cluster, "n3", audience="elsewhere"),
+        "made up": good[:-4] + "AAAA",
+        "none": "",
+        "a group's": secured.secrets["auth"]["controller"].decode(),
+    }
+    file = tmp_path / "token"
+    for name, token in wrong.items():
+        file.write_text(token)
+        with pytest.raises(BusUnreachableError):
+            await Bus.connect(secured.urls, name=name, timeout=1.5, security=secured.security(agent_user("n1"), file))
+    file.write_text(good)
+    # It calls itself another node, and is its own all the same.
+    async with await Bus.connect(secured.urls, name="liar", security=secured.security(agent_user("n2"), file)) as bus:
+        assert not await Stranger(secured, bus).may_publish(subjects.state("gpu", "n2"))
+    with pytest.raises(BusUnreachableError):
+        await Bus.connect(
+            secured.urls,
+            name="nobody",
+            timeout=1.5,
+            security=msgspec.structs.replace(secured.security("admin"), user="", password=None),
+        )
+    del admin_bus
+
+
+@pytest.mark.parametrize("part", PARTS)
+async def test_a_group_may_write_what_its_roles_are_authors_of_alone(
+    secured: SecuredBus, admin_bus: Bus, part: str
+) -> None:
+    del admin_bus
+    authors = {
+        subjects.ledger_node("a"): "scheduler",
+        subjects.state("node", "a"): "controller",
+        subjects.ledger_rollout("p", "worker"): "controller",
+        "gpubus.ledger.workload.n.k.a.u": "webhook",
+        "gpubus.state.alert.r": "monitor",
+        subjects.alert("r"): "monitor",
+        subjects.state("gpu", "a"): "",
+        subjects.usage_gpu("a"): "",
+    }
+    async with await Bus.connect(secured.urls, name=part, security=secured.security(part)) as bus:
+        client = Stranger(secured, bus)
+        for subject, author in authors.items():
+            assert await client.may_publish(subject) == (author == part), subject
+        for request in (f"STREAM.UPDATE.{LEDGER}", f"STREAM.DELETE.{LEDGER}", f"STREAM.PURGE.{LEDGER}"):
+            assert not await client.may_ask(request, {"name": LEDGER}), request
