@@ -143,6 +143,10 @@ class Trial:
         self._taken.append((decision.node, held))
         return True
 
+    def allows(self, pod: Waiting) -> bool:
+        """Return whether the quota of the pod's namespace allows what it states."""
+        return self._quotas.refuse(pod.namespace, pod.request) is None
+
     def keeps_room(self, pod: Waiting) -> bool:
         """Whether room is kept for the pod somewhere, which makes it unlike others that ask for the same."""
         return self._snapshot.node_of(HOLD + pod.uid) is not None

@@ -253,7 +253,7 @@ class Cluster:
         whose quota has room again, or at a few pods to be looked at again, so that a call takes about a millisecond; call it
         as long as :attr:`has_grown`.
         """
-        grown, recheck = [], []
+        grown, recheck, retell = [], [], False
         if self._complete:
             key = next(iter(self._complete))
             del self._complete[key]
@@ -265,7 +265,7 @@ class Cluster:
             namespace = next(iter(self.quotas.freed))
             del self.quotas.freed[namespace]
             self._freed_at[namespace] = self.ledger_seq
-            recheck = self.waiting.for_quota(namespace)
+            recheck, retell = self.waiting.for_quota(namespace), True
         elif self.gangs.formed:
             key = next(iter(self.gangs.formed))
             del self.gangs.formed[key]
@@ -278,4 +278,4 @@ class Cluster:
             self._grown.clear()
             self._recheck.clear()
             return []
-        return self.waiting.wake(trial, grown=grown, recheck=recheck, busy=busy)
+        return self.waiting.wake(trial, grown=grown, recheck=recheck, busy=busy, retell=retell)

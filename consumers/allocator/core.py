@@ -322,7 +322,7 @@ class Core:
             self._refuse(command, self.decider.tell(being_placed(gang, command.request), command), token)
             return
         if gang.timeout_s and not self.cluster.waiting.of_gang(gang.key):
-            self.effects.timers.append(gang)
+            self.effects.timers.append((gang, None))
         found = self._former.form(gang, command)
         self.counters.decided += len(found.placed) + len(found.refused)
         for member, decision in found.refused:
@@ -749,6 +749,7 @@ class Core:
         self.cluster.sweep()
         self.undo_duplicates()
         self._sweep_rooms()
+        self.effects.timers += [(gang, since) for gang, since in self.cluster.waiting.gangs() if gang.timeout_s]
         self.effects.wakes += self.rooms.to_wake(SEEKERS_PER_SWEEP)
         for uid in self.cluster.waiting.all():
             entry = self.cluster.waiting.get(uid)

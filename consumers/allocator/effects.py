@@ -1,6 +1,7 @@
 """What the core wants done: values that the shell carries out."""
 
 from dataclasses import dataclass, field
+from datetime import datetime
 
 import msgspec
 
@@ -64,8 +65,8 @@ class Effects:
     """Tokens to give back: their commands are to be delivered anew."""
     ended: list[tuple[Waiting, int]] = field(default_factory=list)
     """Waiting records, with their sequences, of pods that have ended: they are to be cleared."""
-    timers: list[Gang] = field(default_factory=list)
-    """Gangs whose first member has come, and which are to be complete in time."""
+    timers: list[tuple[Gang, datetime | None]] = field(default_factory=list)
+    """Gangs that are to be complete in time, with the time since which their first member waits; None: it has just come."""
     wakes: list[tuple[Waiting, int]] = field(default_factory=list)
     """Waiting pods to try again, with their records' sequences."""
     unknown: list[tuple[Release, object]] = field(default_factory=list)

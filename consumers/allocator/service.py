@@ -320,17 +320,21 @@ class Allocator:
         self._announcer.wake(effects.wakes)
         self._announcer.tell_expected(effects.learnt)
         self._announcer.give_back(effects.again)
-        for gang in effects.timers:
-            self._bus.spawn(self._set_timer(gang), name=f"timer-{gang.key}")
+        for gang, since in effects.timers:
+            self._bus.spawn(self._set_timer(gang, since), name=f"timer-{gang.key}")
         for pod, seq in effects.ended:
             self._announcer.clear(pod, seq)
         if self.core.pending <= MAX_PENDING:
             self._room.set()
 
-    async def _set_timer(self, gang: Gang) -> None:
+    async def _set_timer(self, gang: Gang, since: datetime | None) -> None:
+        """Have a gang's time end when it is over; again with each sweep, for whoever was to set the timer may have died."""
         now = datetime.now(UTC)
+        at = (since or now) + timedelta(seconds=gang.timeout_s)
+        if at <= now:
+            return
         try:
-            await timers.tick_at(self._bus, "gang", gang.key, now + timedelta(seconds=gang.timeout_s), now=now)
+            await timers.tick_at(self._bus, "gang", gang.key, at, now=now)
         except (ApiError, PublishUnconfirmedError) as error:
             log.warning("%s: nobody will be told if gang %s takes too long: %s", self.name, gang.key, error)
 

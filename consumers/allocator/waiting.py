@@ -5,13 +5,15 @@ allocator works out the same answer and publishes the same command with the same
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from typing import Final
 
 from consumers.allocator.choice import Trial
 from consumers.allocator.engine.ranks import Rank, rank_of
 from schemas.pod import GpuRequest, Waiting
 from schemas.reasons import QUOTA
+from schemas.requirements import Gang
 
 AHEAD_S: Final = 600.0
 """A pod goes before those of the next lower rank among the waiting that came up to so long before it, and after those that came
@@ -94,6 +96,13 @@ class WaitingPods:
         """Return the waiting members of a gang in their order."""
         return sorted((self._pods[uid] for uid in self._by_gang.get(key, ())), key=self._turn)
 
+    def gangs(self) -> Iterator[tuple[Gang, datetime]]:
+        """Yield the gangs of which members wait, with the time since which the first of them does."""
+        for members in self._by_gang.values():
+            pods = [self._pods[uid][0] for uid in members]
+            if (gang := pods[0].request.gang) is not None:
+                yield gang, min(pod.since for pod in pods)
+
     def in_order(self) -> list[tuple[Waiting, int]]:
         """Return all waiting pods, those first whose turn it is."""
         return sorted(self._pods.values(), key=self._turn)
@@ -123,6 +132,7 @@ class WaitingPods:
         grown: Iterable[str],
         recheck: Iterable[str],
         busy: Callable[[str], bool],
+        retell: bool = False,
     ) -> list[tuple[Waiting, int]]:
         """Return the pods worth trying again, in their order: see :data:`AHEAD_S`.
 
@@ -131,6 +141,7 @@ class WaitingPods:
             grown: Nodes that gained capacity.
             recheck: Pods to try whatever grew.
             busy: Whether a pod is being placed right now.
+            retell: Wake those too that their quota refused and allows by now, though they fit nowhere: to be told the reason.
 
         Places are taken as pods are woken, so one free GPU wakes one pod and not a herd. Pods to be tried that are woken
         already and on their way take theirs first.
@@ -157,7 +168,8 @@ class WaitingPods:
                         continue
                 if not trial.place(pod):
                     shapes[shape] = False
-                    continue
+                    if not (retell and pod.reason == QUOTA and trial.allows(pod)):
+                        continue
                 if pod.uid not in self._woken:
                     self._woken.add(pod.uid)
                     woken.append((pod, seq))

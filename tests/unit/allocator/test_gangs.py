@@ -10,7 +10,7 @@ from schemas.pod import GpuRequest
 from schemas.quota import Budget, Quota
 from schemas.reasons import GANG_UNFULFILLABLE, GANG_WAITING
 from schemas.requirements import Gang
-from tests.unit.allocator.harness import Allocator, command, encoded
+from tests.unit.allocator.harness import NOW, Allocator, command, encoded
 
 WHOLE = GpuRequest(pool="p", compute_milli=1000)
 BIG = GpuRequest(pool="p", compute_milli=100, models=("big",))
@@ -163,3 +163,11 @@ def test_the_checker_finds_every_part_of_a_gang(batches, found) -> None:
             checker.apply(seq, subjects.ledger_node(where), encoded(record))
     rules = [violation.rule for violation in checker.violations if violation.rule != "ChangesDoNotAddUp"]
     assert rules == found
+
+
+def test_a_sweep_sets_the_timer_of_a_gang_again_as_whoever_was_to_set_it_may_have_died() -> None:
+    allocator = Allocator()
+    request = msgspec.structs.replace(WHOLE, gang=Gang(key="ns/w", min_members=2, timeout_s=60))
+    allocator.wait("a", request, GANG_WAITING)
+    allocator.core.sweep()
+    assert [(gang.key, since) for gang, since in allocator.core.take_effects().timers] == [("ns/w", NOW)]

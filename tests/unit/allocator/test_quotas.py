@@ -16,7 +16,7 @@ from schemas.dialects.quotas import gpu_resource_quota, resource_quota
 from schemas.ledger import Allocation, NodeRecord, QuotaRecord
 from schemas.pod import GpuRequest
 from schemas.quota import Budget, Quota, Single, Usage
-from schemas.reasons import QUOTA, QUOTA_SINGLE
+from schemas.reasons import COMPUTE, QUOTA, QUOTA_SINGLE
 from tests.unit.allocator.harness import MIB, Allocator, encoded
 
 CONFIG = HamiConfig(pool="p")
@@ -210,3 +210,15 @@ def test_the_checker_adds_up_what_a_quota_record_says(used, budget, basis, found
     rules = [violation.rule for violation in checker.violations if violation.rule != "ChangesDoNotAddUp"]
     assert rules == found
     assert checker.sums.unsealed.total() == 0
+
+
+def test_a_pod_that_its_quota_allows_by_now_and_that_fits_nowhere_is_told_the_new_reason() -> None:
+    allocator = Allocator(Quota(namespace="ns", name="q", total=Budget(workers=1)))
+    whole = GpuRequest(pool="p", compute_milli=1000, models=("big",))
+    assert allocator.ask("a", whole).node
+    assert allocator.ask("b", whole).reason == QUOTA
+    allocator.allow(Quota(namespace="ns", name="q", total=Budget(workers=2)))
+    assert allocator.woken() == ["b"]
+    assert allocator.ask("b", whole).reason == COMPUTE
+    allocator.allow(Quota(namespace="ns", name="q", total=Budget(workers=3)))
+    assert allocator.woken() == []  # it has been told
