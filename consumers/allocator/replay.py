@@ -21,7 +21,7 @@ from schemas.pod import GpuRequest, Release, Schedule
 
 
 class JournalGapError(Exception):
-    """A turn is missing: what follows cannot be thought again."""
+    """A turn is missing, or says what none does: what follows cannot be thought again."""
 
 
 class Replay:
@@ -98,6 +98,10 @@ class Replay:
                 self.cluster.on_state(ahead.popleft())
 
     def _see(self, saw: Saw) -> None:
+        if not saw.part < saw.parts:
+            raise JournalGapError(
+                f"a turn of {self.name} decides for part {saw.part} of {saw.parts} parts of the nodes"
+            )
         self.read_state(saw.state)
         self.cluster.pass_time(saw.now_ns)  # of the records that told the time, some are gone
         self.cluster.state_seq, self.cluster.ledger_seq = saw.state, saw.ledger

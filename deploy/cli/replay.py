@@ -70,7 +70,7 @@ def replay(
         print_json(found)
     else:
         _show(found, seconds)
-    if found.different or found.violations or found.undecodable or found.gaps:
+    if found.different or found.violations or found.undecodable or found.gaps or found.unfounded:
         raise typer.Exit(NEGATIVE)
 
 
@@ -109,6 +109,7 @@ def _show(found: "Verdict", seconds: float) -> None:
         print(f"{found.unheard} decisions never took effect: their allocator died over them, or left the pod to others")
     for count, what in (
         (found.unexplained, "have no journal that leads to them"),
+        (found.unfounded, "of these are nobody's: no journal is missing, and none leads to them"),
         (found.gaps, "journals lack a turn between two others"),
         (found.undecodable, "cannot be read"),
         (found.different, "differ"),

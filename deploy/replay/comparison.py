@@ -18,6 +18,9 @@ SHOWN: Final = 10
 WHOLE: Final = 16_384
 """Decisions of which one side is still to come that are kept whole; of those beyond, what is told of them is less."""
 
+REBUILDER: Final = "rebuild"
+"""Who makes a lost ledger anew (`gpubus ledger rebuild`): it decides nothing, and keeps no journal."""
+
 Key = tuple[str, int]
 """Allocator and ordinal: the identity of a decision."""
 
@@ -108,6 +111,15 @@ class Comparison:
     def unexplained(self) -> int:
         """Recorded decisions that no journal leads to."""
         return len(self._recorded) + sum(map(len, self._left.values()))
+
+    def unfounded(self, *, complete: bool) -> int:
+        """Return how many of these nothing excuses: they are no decisions of the allocators that they name.
+
+        Args:
+            complete: Whether no journal has been dropped: then even whoever has none must have had one.
+        """
+        strangers = (self._left[name] for name in self._left if name not in self._allocators and name != REBUILDER)
+        return len(self._recorded) + (sum(map(len, strangers)) if complete else 0)
 
     @property
     def unheard(self) -> int:

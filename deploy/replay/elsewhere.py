@@ -6,7 +6,7 @@ from bus.errors import UndecodableError
 from bus.history import batches
 from bus.streams import JOURNAL
 from consumers.allocator.engine import ENGINE_VERSION, Policy, Snapshot, decide
-from consumers.allocator.replay import Replay
+from consumers.allocator.replay import JournalGapError, Replay
 from deploy.replay.ledger import LedgerReader
 from deploy.replay.past import StateReader, present, seen_by
 from schemas.cluster import GpuInventory, Pool
@@ -49,6 +49,8 @@ async def ask(bus: Bus, decision: Decision, node: str) -> Decision | None:
                     if again.basis.ordinal == decision.basis.ordinal and isinstance(step, Place):
                         mind.snapshot.remove(again.node, step.pod_uid)
                         return _alone(mind.snapshot, node, step.request)
+    except JournalGapError:
+        return None
     finally:
         await ledger.close()
         await state.close()

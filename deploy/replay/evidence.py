@@ -21,6 +21,7 @@ class _Ordinal(msgspec.Struct):
 class _Decision(msgspec.Struct):
     allocator: str
     basis: _Ordinal
+    outcome: str = ""
 
 
 class _Change(msgspec.Struct):
@@ -64,8 +65,11 @@ async def walk(bus: Bus) -> Evidence:
     """
     found, digest = Evidence(breaks=[]), blake2b(digest_size=16)
     decided: dict[tuple[str, int], int] = {}
+    whole = False
     for stream, subject in ((LEDGER, "gpubus.ledger.node.>"), (JOURNAL, "gpubus.journal.>")):
         state = (await stream_info(bus, stream)).state
+        if stream == LEDGER:
+            whole = state.messages == state.last_seq
         chain = Chain(stream, complete=state.first_seq <= 1 and (stream == JOURNAL or state.messages == state.last_seq))
         links = [
             _link(found, stream, record, decided) async for batch in batches(bus, stream, [subject]) for record in batch
@@ -78,7 +82,7 @@ async def walk(bus: Bus) -> Evidence:
             digest.update(f"{stream} {name} {newest}\n".encode())
     async for batch in batches(bus, DECISION, ["gpubus.decision.>"]):
         for record in batch:
-            _note(found, _announce(found, record, decided))
+            _note(found, _announce(found, record, decided, whole=whole))
     found.head = digest.hexdigest()
     return found
 
@@ -113,14 +117,16 @@ def _link(found: Evidence, stream: str, record: Record, decided: dict[tuple[str,
     return _Link(number, record.seq, record.subject, link(record.payload), previous)
 
 
-def _announce(found: Evidence, record: Record, decided: dict[tuple[str, int], int]) -> Break | None:
+def _announce(found: Evidence, record: Record, decided: dict[tuple[str, int], int], *, whole: bool) -> Break | None:
     try:
         raw = bytes(_announced.decode(record.payload).data)
-        known = decided.get(_key(raw))
+        decision = _identity.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return Break(DECISION, record.seq, record.subject, f"cannot be read: {error}")
-    if known is None:
-        return None
+    known = decided.get((decision.allocator, decision.basis.ordinal))
+    if known is None:  # what takes no place, or gives none back, is in no ledger record
+        missing = whole and decision.outcome == "allocated"
+        return Break(DECISION, record.seq, record.subject, "is in no ledger record") if missing else None
     found.announced += 1
     return (
         None if known == hash(raw) else Break(DECISION, record.seq, record.subject, "says other than the ledger does")

@@ -57,7 +57,7 @@ class Redactor:
             self._found.update(self._tokens(record.subject))
             self._walk(_decoded(record.payload), self._collect)
         self._found.discard("")
-        homes = sorted(set(parts) - {1})
+        homes = sorted({number for number in parts if number > 1})
         for number, name in enumerate(sorted(self._found), 1):
             self._new[name] = _at_same_home(name, f"x{number:07}", homes)
 

@@ -39,6 +39,7 @@ class Verdict(msgspec.Struct, kw_only=True):
         different: Records of decisions that came out otherwise.
         differences: The first ten of them.
         unexplained: Decisions that no journal leads to: it is older, or lacks a turn.
+        unfounded: Of these, those that nothing excuses, since no journal is missing: nobody has decided so.
         other_engine: Decisions that were made under other rules than those of this version.
         violations: Ledger records that break a rule: allocations move without a change that says so.
         undecodable: Records that cannot be read.
@@ -54,6 +55,7 @@ class Verdict(msgspec.Struct, kw_only=True):
     different: int = 0
     differences: list[Difference] = []
     unexplained: int = 0
+    unfounded: int = 0
     other_engine: int = 0
     violations: list[Violation] = []
     undecodable: int = 0
@@ -96,6 +98,7 @@ class Verifier:
         self._ledger = LedgerReader(bus, self._on_ledger)
         self._held: list[Record] = []
         self._minds: dict[str, _Mind] = {}
+        self._complete = False
         self._left: set[str] = set()
         self._early: dict[str, dict[int, tuple[Turn, Record]]] = {}
         self.verdict = Verdict()
@@ -108,6 +111,8 @@ class Verifier:
         """
         state = (await stream_info(self._bus, LEDGER)).state
         self._checker = LedgerChecker(None, complete=state.messages == state.last_seq)
+        journal = (await stream_info(self._bus, JOURNAL)).state
+        self._complete = journal.messages == journal.last_seq
         self._held = await present(self._bus, STATE_KINDS)
         records, _ = await newest(self._bus, JOURNAL, ["gpubus.journal.*"])
         last = {record.subject: record.seq for record in records}
@@ -221,5 +226,6 @@ class Verifier:
         found.undecodable += compared.undecodable
         found.attempts, found.unheard = compared.attempts, compared.unheard
         found.unexplained = compared.unexplained
+        found.unfounded = compared.unfounded(complete=self._complete)
         found.decisions = compared.reproduced + compared.wrong + compared.unexplained
         return found

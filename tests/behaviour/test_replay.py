@@ -118,6 +118,25 @@ async def test_an_edited_decision_is_found_and_shown(log: Path, capsys, copy_of)
     assert "replayed: {" in shown
 
 
+async def test_a_decision_that_nobody_made_is_found_by_replay_and_audit(log: Path, capsys, copy_of) -> None:
+    store = copy_of(log)
+    edited: list[int] = []
+
+    def edit(record: Record) -> bytes:
+        event = codec.decode_as(Decision, record.payload)
+        if edited or event.data.outcome != "allocated":
+            return record.payload
+        edited.append(record.seq)
+        forged = msgspec.structs.replace(event.data, allocator="somebody")
+        return codec.encode(msgspec.structs.replace(event, data=forged))
+
+    await rewrite(store, DECISION, edit)
+    code, shown = await ask(capsys, "replay", "--verify", "--store", store, "--json")
+    assert (code, json.loads(shown)["unfounded"]) == (1, 1)
+    code, shown = await ask(capsys, "audit", "verify", "--store", store)
+    assert (code, f"DECISION {edited[0]}" in shown, "is in no ledger record" in shown) == (1, True, True)
+
+
 async def test_an_edited_allocation_is_found_even_if_nobody_decided_by_it(log: Path, capsys, copy_of) -> None:
     store = copy_of(log)
     edited: list[int] = []

@@ -79,5 +79,9 @@ def test_decisions_without_a_journal_are_counted_once_and_not_kept() -> None:
     found.leave("b")
     found.recorded("LEDGER", 9, on_record(decision(3, allocator="b")))
     assert (found.unexplained, len(found._recorded)) == (3 + 4, 0)
+    assert (found.unfounded(complete=False), found.unfounded(complete=True)) == (0, 3)
+    found.recorded("DECISION", 9, on_record(decision(7)))  # its journal is there, and knows no such decision
+    found.recorded("LEDGER", 9, on_record(decision(0, allocator="rebuild")))
+    assert (found.unexplained, found.unfounded(complete=False), found.unfounded(complete=True)) == (9, 1, 4)
     found.recorded("LEDGER", 9, b'{"allocator": 3}')
     assert found.undecodable == 1
