@@ -12,7 +12,7 @@ from bus.connection import Bus
 from bus.errors import NO_MESSAGE, ApiError, BusError
 from bus.follower import Follower, Record, nanoseconds
 from bus.streams import HISTORY, LEDGER, STATE, stream_info
-from bus.tasks import end
+from bus.tasks import breathe, end
 
 _NOT_FOUND: Final = 404
 
@@ -80,7 +80,7 @@ async def batches(
             room.set()
             for first in range(0, len(taken), TOGETHER):
                 yield taken[first : first + TOGETHER]
-                await asyncio.sleep(0)  # the server gives up on whoever does not read for ten seconds
+                await breathe()
     finally:
         await end(loading)
         await follower.stop()

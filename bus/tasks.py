@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 
 async def end(*tasks: "asyncio.Task[Any] | None") -> None:
@@ -26,3 +26,16 @@ async def until_first(*tasks: "asyncio.Task[Any]") -> None:
             task.result()
     finally:
         await end(*tasks)
+
+
+ROUNDS: Final = 16
+
+
+async def breathe() -> None:
+    """Let the event loop go round a few times in the middle of long work.
+
+    A connection is read 64 KB a round, and answers to pings lie behind whatever was sent before: once is not enough where much
+    is under way, and a connection that is not read for ten seconds is given up by both sides.
+    """
+    for _ in range(ROUNDS):
+        await asyncio.sleep(0)

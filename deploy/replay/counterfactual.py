@@ -1,6 +1,5 @@
 """The history of a bus under other rules, beside what happened in truth."""
 
-import asyncio
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
@@ -11,6 +10,7 @@ from bus.errors import UndecodableError
 from bus.follower import Record
 from bus.history import batches
 from bus.streams import DECISION, JOURNAL, LEDGER
+from bus.tasks import breathe
 from consumers.allocator.engine import Capacity
 from consumers.allocator.shadow.rules import Rules
 from deploy.cli.fold import World
@@ -50,7 +50,7 @@ async def play(bus: Bus, rules: Sequence[Rules]) -> list[Result]:
                         scenario.on_state(said)
                 for scenario in scenarios:
                     scenario.play(turn, record.time_ns)
-                await asyncio.sleep(0)  # the server gives up on whoever does not read for ten seconds
+                await breathe()
     finally:
         await state.close()
     results = [scenario.finish(actual) for scenario in scenarios]

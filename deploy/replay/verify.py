@@ -1,6 +1,5 @@
 """Takes every allocator through its journal again and compares what it decides with what is on record."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 from typing import Final
 
@@ -13,6 +12,7 @@ from bus.follower import Record
 from bus.history import batches, newest
 from bus.invariants import LedgerChecker, Violation
 from bus.streams import DECISION, JOURNAL, LEDGER, stream_info
+from bus.tasks import breathe
 from consumers.allocator.engine import ENGINE_VERSION
 from consumers.allocator.replay import JournalGapError, Replay
 from deploy.replay.comparison import Comparison, Difference
@@ -123,7 +123,7 @@ class Verifier:
             async for batch in batches(self._bus, JOURNAL, ["gpubus.journal.*"]):
                 for number, record in enumerate(batch, 1):
                     await self._on_turn(record, last=last.get(record.subject) == record.seq)
-                    await asyncio.sleep(0)  # the server gives up on whoever does not read for ten seconds
+                    await breathe()
                     if number % TURNS == 0 or number == len(batch):
                         await self._announced_until(decisions, record.time_ns)
             for name, early in list(self._early.items()):

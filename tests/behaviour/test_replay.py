@@ -183,12 +183,17 @@ class Live:
         if not record.deleted:
             self._newest[record.subject] = record
 
-    def report(self) -> dict:
-        world = World()
-        world.state_seq, world.ledger_seq = self.state.seq, self.ledger.seq
-        for record in self._newest.values():
-            (world.put_ledger if record.subject.startswith("gpubus.ledger.") else world.put_state)(record)
-        return report(world)
+    def note(self) -> tuple[int, int, list[Record]]:
+        """Return how far both streams are read, and the newest records: cheap, as the run goes on meanwhile."""
+        return self.state.seq, self.ledger.seq, list(self._newest.values())
+
+
+def noted(state: int, ledger: int, newest: list[Record]) -> dict:
+    world = World()
+    world.state_seq, world.ledger_seq = state, ledger
+    for record in newest:
+        (world.put_ledger if record.subject.startswith("gpubus.ledger.") else world.put_state)(record)
+    return report(world)
 
 
 async def test_the_past_is_as_it_was_when_it_was_present(bus: Bus, server: LocalServer) -> None:
@@ -201,7 +206,7 @@ async def test_the_past_is_as_it_was_when_it_was_present(bus: Bus, server: Local
         await asyncio.gather(*(process.start() for process in processes))
         playing = asyncio.create_task(simulator.run(stop))
         while not simulator.finished.is_set():
-            seen.append(live.report())
+            seen.append(live.note())
             await asyncio.sleep(random.uniform(0.0, 0.06))
         stop.set()
         await playing
@@ -209,9 +214,9 @@ async def test_the_past_is_as_it_was_when_it_was_present(bus: Bus, server: Local
         await asyncio.gather(*(process.stop() for process in processes))
         await live.state.stop()
         await live.ledger.stop()
-    moments = {tuple(found["sequences"].values()): found for found in random.sample(seen, min(100, len(seen)))}
-    assert len(moments) > 30
-    assert any(found["waiting"] for found in seen)
+    moments = {note[:2]: noted(*note) for note in random.sample(seen, min(100, len(seen)))}
+    assert len(moments) > 10
+    assert any(found["waiting"] for found in moments.values())
     for (state, ledger), found in moments.items():
         assert report(await World.load(bus, Cut(state=state, ledger=ledger))) == found
 

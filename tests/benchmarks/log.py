@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 from bus import codec, history
 from bus.connection import Bus
@@ -51,11 +51,23 @@ class Live:
         if not record.deleted:
             self._newest[record.subject] = record
 
+    def note(self) -> "Moment":
+        """Return how things stand: cheap, as the run goes on meanwhile."""
+        return Moment(self.state.seq, self.ledger.seq, list(self._newest.values()))
+
+
+class Moment(NamedTuple):
+    """How things stood: how far both streams were read, and the newest records."""
+
+    state: int
+    ledger: int
+    newest: list[Record]
+
     def report(self) -> dict[str, Any]:
-        """Return how things stand, as ``gpubus state --json`` does."""
+        """Return it as ``gpubus state --json`` does."""
         world = World()
-        world.state_seq, world.ledger_seq = self.state.seq, self.ledger.seq
-        for record in self._newest.values():
+        world.state_seq, world.ledger_seq = self.state, self.ledger
+        for record in self.newest:
             (world.put_ledger if record.subject.startswith("gpubus.ledger.") else world.put_state)(record)
         return state_report(world)
 
@@ -68,13 +80,11 @@ async def gpubus(*arguments: str | Path) -> tuple[int, str]:
     return process.returncode or 0, out.decode()
 
 
-async def play(
-    store: Path, trace: Trace, pool: Pool, *, rate: float = RATE, disturb: bool = False
-) -> list[dict[str, Any]]:
+async def play(store: Path, trace: Trace, pool: Pool, *, rate: float = RATE, disturb: bool = False) -> list[Moment]:
     """Play a trace on an empty store; return how things stood at many moments if it is to be disturbed."""
     server = LocalServer(store)
     await server.start()
-    noted: list[dict[str, Any]] = []
+    noted: list[Moment] = []
     workers = [RoleProcess("allocator", [server.url]) for _ in range(2 if disturb else 1)]
     try:
         async with await Bus.connect(server.url, name="log") as bus:
@@ -84,12 +94,12 @@ async def play(
             await asyncio.gather(live.state.start(), live.ledger.start())
             playing = asyncio.create_task(simulator.run(stop))
             troubles = [(len(trace.pods) // 3, _kill(workers[0])), (len(trace.pods) * 2 // 3, _restart(server))]
-            pause, random = trace.pods and max(len(trace.pods) / max(rate, 1) / (2 * MOMENTS), 0.05), Random(1)
+            pause, random = max(len(trace.pods) / max(rate, 1) / (3 * MOMENTS), 0.05), Random(1)
             while not simulator.finished.is_set():
                 await asyncio.sleep(random.uniform(0, 2 * pause))
                 if not disturb:
                     continue
-                noted.append(live.report())
+                noted.append(live.note())
                 while troubles and simulator.progress().offered >= troubles[0][0]:
                     await troubles.pop(0)[1]
             for _, trouble in troubles:
@@ -152,13 +162,13 @@ async def names(store: Path) -> set[str]:
     return found
 
 
-async def travel(store: Path, noted: list[dict[str, Any]]) -> int:
+async def travel(store: Path, noted: list[Moment]) -> int:
     """Return how many of a hundred noted moments are told otherwise now."""
     wrong = 0
     async with LocalBus(store) as local, await Bus.connect(local.urls, name="log") as bus:
-        for found in Random(2).sample(noted, min(MOMENTS, len(noted))):
-            cut = Cut(state=found["sequences"]["state"], ledger=found["sequences"]["ledger"])
-            wrong += state_report(await World.load(bus, cut)) != found
+        for moment in Random(2).sample(noted, min(MOMENTS, len(noted))):
+            cut = Cut(state=moment.state, ledger=moment.ledger)
+            wrong += state_report(await World.load(bus, cut)) != moment.report()
     return wrong
 
 

@@ -19,7 +19,7 @@ from bus.errors import ApiError, PublishUnconfirmedError, UndecodableError
 from bus.follower import Follower, Record
 from bus.history import batches
 from bus.streams import JOURNAL, LEDGER, STATE, stream_info
-from bus.tasks import end
+from bus.tasks import breathe, end
 from consumers.allocator.cluster import STATE_FILTERS
 from consumers.allocator.engine import Snapshot
 from consumers.allocator.inspector.view import LEDGER_FILTERS, View
@@ -106,7 +106,7 @@ class Shadow:
             async for batch in reading:
                 for record in batch:
                     await self._on_turn(record)
-                    await asyncio.sleep(0)
+                    await breathe()
 
     async def _on_turn(self, record: Record) -> None:
         self._heard = record.seq
