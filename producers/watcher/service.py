@@ -82,7 +82,7 @@ class Watcher:
 
     def __init__(self, bus: Bus, client: Client, *, preemption: PreemptionScope = "never") -> None:
         self._news, self._quiet, self._room = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self.world = World(self._news.set, preemption=preemption)
+        self.world = World(self._on_news, preemption=preemption)
         self._mirror = Mirror(bus, self.world.review)
         self._ledger = Follower(bus, LEDGER, ["gpubus.ledger.node.*"], self._on_ledger)
         world = self.world
@@ -123,6 +123,11 @@ class Watcher:
         finally:
             await self._ledger.stop()
             await self._mirror.stop()
+
+    def _on_news(self) -> None:
+        """Something has changed: it is quiet no more, even before the task that tells it gets its turn."""
+        self._news.set()
+        self._quiet.clear()
 
     async def _watch(self, ready: asyncio.Event | None) -> None:
         async with asyncio.TaskGroup() as group:
@@ -178,7 +183,6 @@ class Watcher:
                 elif not dirty:
                     self._quiet.set()
                     await self._news.wait()
-                    self._quiet.clear()
         finally:
             await end(under_way)
 

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,10 @@ class _Event(msgspec.Struct, frozen=True):
 _event = msgspec.json.Decoder(_Event)
 
 
+Processes = Callable[[], dict[str, int]]
+"""Returns the processes that run beside the control plane, by name."""
+
+
 class Bench:
     """What all cases share: one API server, and one way of counting."""
 
@@ -76,20 +81,18 @@ class Bench:
         self.ca = authority.cert_pem.bytes()
 
     async def rate(
-        self, name: str, pods: list[dict[str, Any]], begin: Callable[[], Awaitable[None]], ours: dict[str, RoleProcess]
+        self, name: str, pods: list[dict[str, Any]], begin: Callable[[], Awaitable[None]], others: Processes
     ) -> float:
         """Create pods, start who binds them, and return how many a second got a node; print what that took."""
         await create_all(self.cluster, pods)
         bound: dict[str, float] = {}
         version = json.loads(await self.cluster.client.call("GET", PODS_PATH, query={"limit": "1"}))["metadata"]
         watching = asyncio.create_task(self._watch(version["resourceVersion"], bound, len(pods)))
-        before = {part: processor_s(pid) for part, pid in self.plane.pids().items()}
-        before |= {part: processor_s(one.pid) for part, one in ours.items() if one.running}
+        before = {part: processor_s(pid) for part, pid in (self.plane.pids() | others()).items()}
         await begin()
         async with asyncio.timeout(PATIENCE_S):
             await watching
-        pids = self.plane.pids() | {part: one.pid for part, one in ours.items()}
-        spent = {part: processor_s(pid) - before.get(part, 0.0) for part, pid in pids.items()}
+        spent = {part: processor_s(pid) - before.get(part, 0.0) for part, pid in (self.plane.pids() | others()).items()}
         times = sorted(bound.values())
         skipped = len(times) // 10
         found = (len(times) - skipped) / (times[-1] - times[skipped])
@@ -123,12 +126,12 @@ class Bench:
             await play_agents(bus, NAMES, gpus=GPUS)
             for role in ("allocator", "binder"):
                 await roles[role].start()
-            return await self.rate("our native path", mixed(PODS), roles["watcher"].start, roles)
+            return await self.rate("our native path", mixed(PODS), roles["watcher"].start, partial(pids, roles))
 
     async def stock(self) -> float:
         """kube-scheduler as it comes."""
         config = self._config({"profiles": [{"schedulerName": STOCK}]})
-        return await self._scheduler("stock kube-scheduler", config, [counted(number) for number in range(PODS)], {})
+        return await self._scheduler("stock kube-scheduler", config, [counted(number) for number in range(PODS)], dict)
 
     async def extender(self) -> float:
         """kube-scheduler with us as its extender."""
@@ -141,7 +144,7 @@ class Bench:
             await play_agents(bus, NAMES, gpus=GPUS)
             for role in names:
                 await roles[role].start()
-            return await self._scheduler("kube-scheduler, our extender", config, shared(), roles)
+            return await self._scheduler("kube-scheduler, our extender", config, shared(), partial(pids, roles))
 
     async def idle(self, *, binds: bool) -> float:
         """kube-scheduler with an extender that does nothing."""
@@ -159,13 +162,13 @@ class Bench:
             assert process.stdout is not None
             await process.stdout.readline()
             title = f"kube-scheduler, idle extender{' that binds' if binds else ''}"
-            return await self._scheduler(title, config, shared(), {})
+            return await self._scheduler(title, config, shared(), lambda: {"extender": process.pid})
         finally:
             process.kill()
             await process.wait()
 
     async def _scheduler(
-        self, title: str, config: dict[str, Any], pods: list[dict[str, Any]], roles: dict[str, RoleProcess]
+        self, title: str, config: dict[str, Any], pods: list[dict[str, Any]], others: Processes
     ) -> float:
         file = self.home / "scheduler.yaml"
         file.write_text(yaml.safe_dump(config))
@@ -174,7 +177,7 @@ class Bench:
             self.plane.start_scheduler(file)
 
         try:
-            return await self.rate(title, pods, begin, roles)
+            return await self.rate(title, pods, begin, others)
         finally:
             self.plane.stop("kube-scheduler")
 
@@ -204,6 +207,11 @@ class Bench:
         finally:
             for role in roles.values():
                 await role.kill()
+
+
+def pids(roles: dict[str, RoleProcess]) -> dict[str, int]:
+    """Return the processes of roles that run."""
+    return {name: role.pid for name, role in roles.items() if role.running}
 
 
 def counted(number: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from bus.connection import Bus
 from bus.kube.client import MERGE, Client, resource_path
 from bus.streams import STATE
 from producers.watcher import service
+from producers.watcher.plan import About, fact
 from producers.watcher.service import Watcher
+from schemas.pod import GpuRequest, Pod
 from schemas.preemption import DisruptionBudget
 from tests.integration.cluster import Cluster, hami_pod, play_agents
 from tests.integration.observe import agree
@@ -77,6 +80,10 @@ async def test_the_watcher_is_ready_when_its_view_is_complete_and_current(
     cluster: Cluster, bus: Bus, kubeconfig_of, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await cluster.add_pool()
+    # What a pod left behind that went while no watcher ran: whoever hears that we are ready must not find it any more.
+    left = Pod(namespace="default", name="gone", uid="u", resource_version="1", request=GpuRequest(pool="shared"))
+    about = About("gpubus.state.pod.default.gone", ("default", "gone"), "u", 1, datetime.now(UTC))
+    await bus.publisher.publish(about.subject, fact(about, left), expected=0)
     async with await Client.connect(str(await kubeconfig_of("watcher"))) as client:
         watcher = Watcher(bus, client)
         assert "nodes, pods" in watcher.unready()
@@ -84,6 +91,7 @@ async def test_the_watcher_is_ready_when_its_view_is_complete_and_current(
         running = asyncio.create_task(watcher.run(stop, ready=ready))
         await asyncio.wait_for(ready.wait(), 30)
         assert not watcher.unready()
+        assert (await history.newest(bus, STATE, [about.subject]))[0] == []
         monkeypatch.setattr(service, "FRESH_S", 0.0)  # as if nothing had been heard for so long
         assert "pods" in watcher.unready()
         stop.set()
