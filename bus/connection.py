@@ -71,7 +71,7 @@ class Bus:
         self.client = client
         self.inbox = inbox
         self.express = Express(client)
-        self.publisher = Publisher(client, f"{inbox}.ack")
+        self.publisher = Publisher(client, self.express, f"{inbox}.ack")
         self._closing = False
         self._reconnects = 0
         self._errors = 0

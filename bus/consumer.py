@@ -18,6 +18,7 @@ import nats.errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
+from bus import direct
 from bus.connection import Bus
 from bus.delivery import ConsumerSpec, Delivery
 from bus.errors import ApiError
@@ -78,9 +79,7 @@ class PullConsumer:
         """Create the durable if needed and begin to order messages."""
         await self._ensure()
         self._awake = asyncio.get_running_loop().time()
-        self._subscription = await self.bus.client.subscribe(
-            self._inbox, cb=self._on_message, pending_msgs_limit=-1, pending_bytes_limit=-1
-        )
+        self._subscription = await direct.subscribe(self.bus.client, self._inbox, self._on_message)
         self.bus.on_reconnect(self._on_reconnect)
         self._task = self.bus.spawn(self._order(), name=f"pull-{self.spec.durable}")
 
@@ -223,7 +222,7 @@ class PullConsumer:
             except (nats.errors.Error, OSError, TimeoutError, ApiError) as error:
                 log.info("consumer %s: %s; trying again", self.spec.durable, error)
 
-    async def _on_message(self, message: Msg) -> None:
+    def _on_message(self, message: Msg) -> None:
         self._heard = asyncio.get_running_loop().time()
         self._notice_sleep(self._heard)
         if message.reply.startswith("$JS.ACK."):

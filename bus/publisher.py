@@ -18,8 +18,8 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from bus import direct
 from bus.errors import ApiError, BusError, ConflictError, PublishUnconfirmedError
+from bus.express import Express
 from bus.tasks import end
 
 WRONG_LAST_SEQUENCE: Final = (10071, 10164)
@@ -86,19 +86,30 @@ class PublisherStatistics(msgspec.Struct, frozen=True):
     in_flight: int
 
 
+_Answer = Ack | PublishUnconfirmedError
+
+
+async def _ignore(_: Msg) -> None:
+    """Nothing comes the client library's own way."""
+
+
+_NOBODY: Final = Ack(error=_Error(503, 0, "no stream took the message"))
+"""What a bare status means: nobody listens on the subject just now."""
+
 _ack_decoder = msgspec.json.Decoder(Ack)
 
 
 class Publisher:
     """Publishes with acknowledgement over one connection; at most ``window`` unconfirmed at once."""
 
-    def __init__(self, client: Client, inbox: str, *, window: int = 4096) -> None:
+    def __init__(self, client: Client, express: Express, inbox: str, *, window: int = 4096) -> None:
         self._client = client
+        self._express = express
         self._inbox = inbox
         self._slots = asyncio.Semaphore(window)
         self.epoch = 0
         """Number of connections lost so far: what was sent in an earlier epoch is stored already or never will be."""
-        self._waiting: dict[str, asyncio.Future[Ack]] = {}
+        self._waiting: dict[str, asyncio.Future[_Answer]] = {}
         self._deadlines: deque[tuple[float, str, str]] = deque()
         self._next = 0
         self._connected = asyncio.Event()
@@ -107,7 +118,8 @@ class Publisher:
 
     async def start(self) -> None:
         """Begin to listen for acknowledgements."""
-        await direct.subscribe(self._client, f"{self._inbox}.*", self._on_ack)
+        heard = await self._client.subscribe(f"{self._inbox}.*", cb=_ignore)
+        self._express.attach(heard, self._on_ack)
         self._connected.set()
         self._sweeper = asyncio.create_task(self._sweep(), name="publisher-sweeper")
 
@@ -161,8 +173,10 @@ class Publisher:
                 raise PublishUnconfirmedError(subject, "the connection was lost")
             try:
                 ack = await (await self._send(message, left))
-            except (PublishUnconfirmedError, TimeoutError) as error:
-                cause = str(error) or "timed out"
+            except PublishUnconfirmedError as error:
+                ack = error
+            if isinstance(ack, PublishUnconfirmedError):
+                cause = str(ack)
             else:
                 if ack.error is None:
                     return self._count(ack)
@@ -189,13 +203,12 @@ class Publisher:
         sent = [await self._send(Message(s, p, {"Nats-Msg-Id": i}), timeout) for s, p, i in messages]
         acks: list[Ack] = []
         for future, (subject, payload, msg_id) in zip(sent, messages, strict=True):
-            try:
-                ack = await future
-                if ack.error is None:
-                    acks.append(self._count(ack))
-                    continue
-            except PublishUnconfirmedError:
+            ack = await future
+            if isinstance(ack, PublishUnconfirmedError):
                 self._unconfirmed += 1
+            elif ack.error is None:
+                acks.append(self._count(ack))
+                continue
             left = max(deadline - time.monotonic(), 0.1)
             acks.append(await self.publish(subject, payload, msg_id=msg_id, timeout=left))
         return acks
@@ -213,17 +226,16 @@ class Publisher:
         ]
         results: list[Ack | BusError] = []
         for future, message in zip(sent, messages, strict=True):
-            try:
-                ack = await future
-                if ack.error is None:
-                    results.append(self._count(ack))
-                    continue
-                if ack.error.err_code in WRONG_LAST_SEQUENCE:
-                    self._conflicts += 1
-                    results.append(ConflictError(message.subject, message.expected))
-                    continue
-            except PublishUnconfirmedError:
+            ack = await future
+            if isinstance(ack, PublishUnconfirmedError):
                 self._unconfirmed += 1
+            elif ack.error is None:
+                results.append(self._count(ack))
+                continue
+            elif ack.error.err_code in WRONG_LAST_SEQUENCE:
+                self._conflicts += 1
+                results.append(ConflictError(message.subject, message.expected))
+                continue
             try:
                 results.append(
                     await self.publish(
@@ -243,8 +255,8 @@ class Publisher:
         self._duplicates += ack.duplicate
         return ack
 
-    async def _send(self, message: Message, left: float) -> asyncio.Future[Ack]:
-        """Write one message and return the future of its acknowledgement; it fails if none comes in time."""
+    async def _send(self, message: Message, left: float) -> asyncio.Future[_Answer]:
+        """Write one message and return the future of its acknowledgement, or of the error that none came in time."""
         if not self._connected.is_set():
             try:
                 async with asyncio.timeout(left):
@@ -254,8 +266,7 @@ class Publisher:
         await self._slots.acquire()
         self._next += 1
         reply = f"{self._inbox}.{self._next}"
-        future: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
-        future.add_done_callback(self._settled)
+        future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         self._waiting[reply] = future
         self._deadlines.append((time.monotonic() + CONFIRM_TIMEOUT_S, reply, message.subject))
         try:
@@ -264,27 +275,25 @@ class Publisher:
                 message.subject, message.payload, reply=reply, headers=dict(message.headers) or None
             )
         except (nats.errors.Error, OSError) as error:
-            self._waiting.pop(reply, None)
-            if not future.done():
-                future.set_exception(PublishUnconfirmedError(message.subject, str(error) or type(error).__name__))
+            self._settle(reply, PublishUnconfirmedError(message.subject, str(error) or type(error).__name__))
         return future
 
-    def _settled(self, future: asyncio.Future[Ack]) -> None:
+    def _settle(self, reply: str, answer: _Answer) -> None:
+        """One attempt is over. It may be over already, and whoever waited for it may have gone."""
+        future = self._waiting.pop(reply, None)
+        if future is None:
+            return
         self._slots.release()
-        if not future.cancelled():
-            future.exception()  # retrieved: whoever awaits it sees it, and nobody need
+        if not future.done():
+            future.set_result(answer)
 
-    def _on_ack(self, message: Msg) -> None:
-        future = self._waiting.pop(message.subject, None)
-        if future is None or future.done():
-            return
-        if not message.data:  # a bare status: nobody listens on the subject just now
-            future.set_result(Ack(error=_Error(503, 0, "no stream took the message")))
-            return
+    def _on_ack(self, subject: bytes, _reply: bytes, _headers: bytes, payload: bytes) -> bool:
         try:
-            future.set_result(_ack_decoder.decode(message.data))
+            ack = _ack_decoder.decode(payload) if payload else _NOBODY
         except msgspec.DecodeError as error:
-            future.set_result(Ack(error=_Error(0, 0, f"unreadable acknowledgement: {error}")))
+            ack = Ack(error=_Error(0, 0, f"unreadable acknowledgement: {error}"))
+        self._settle(subject.decode(), ack)
+        return True
 
     async def _sweep(self) -> None:
         """Fail overdue attempts. One task for all of them: a timer per message would cost more than the message."""
@@ -293,16 +302,12 @@ class Publisher:
             now = time.monotonic()
             while self._deadlines and self._deadlines[0][0] <= now:
                 _, reply, subject = self._deadlines.popleft()
-                future = self._waiting.pop(reply, None)
-                if future is not None and not future.done():
-                    future.set_exception(PublishUnconfirmedError(subject, "no acknowledgement in time"))
+                self._settle(reply, PublishUnconfirmedError(subject, "no acknowledgement in time"))
 
     def _fail_all(self, cause: str) -> None:
-        waiting, self._waiting = self._waiting, {}
         self._deadlines.clear()
-        for reply, future in waiting.items():
-            if not future.done():
-                future.set_exception(PublishUnconfirmedError(reply, cause))
+        for reply in list(self._waiting):
+            self._settle(reply, PublishUnconfirmedError(reply, cause))
 
     def statistics(self) -> PublisherStatistics:
         """Return the counters of this publisher."""
