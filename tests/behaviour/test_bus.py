@@ -15,6 +15,7 @@ from bus.deadletter import get_letter, retry_letter
 from bus.delivery import ConsumerSpec
 from bus.errors import BusError, BusUnreachableError, CallError, ConflictError, NoResponderError, UndecodableError
 from bus.follower import Follower, Record
+from bus.publisher import Publisher
 from bus.streams import CAPACITY, ensure_streams, require_streams, stream_info
 from bus.worker import Dead, Done, Retry, Worker
 from deploy.local.server import free_port
@@ -341,6 +342,20 @@ async def test_a_message_that_cannot_be_handled_where_it_is_read_ends_no_reading
     await eventually(lambda: seen == [b"one", b"two"])
     assert "a message could not be handled" in caplog.text
     await subscription.unsubscribe()
+
+
+async def test_a_publish_that_nobody_waits_for_any_more_leaves_its_place_to_the_next(bus):
+    publisher = Publisher(bus.client, bus.express, f"{bus.inbox}.narrow", window=1)
+    await publisher.start()
+    given_up = asyncio.create_task(publisher.publish("gpubus.decision.a", b"1", msg_id="given-up"))
+    await asyncio.sleep(0)
+    given_up.cancel()
+    async with asyncio.timeout(10):
+        assert (await publisher.publish("gpubus.decision.a", b"2", msg_id="next")).seq == 2
+        acks = await publisher.publish_all([("gpubus.decision.a", b"3", f"m{number}") for number in (1, 2, 1)])
+    assert [(ack.seq, ack.duplicate) for ack in acks] == [(3, False), (4, False), (3, True)]
+    assert publisher.statistics().in_flight == 0
+    await publisher.stop()
 
 
 async def test_publishing_without_waiting_says_when_nothing_can_be_sent(server):

@@ -4,8 +4,9 @@ Method: an embedded nats-server on R1 file storage, allocators in processes of t
 pod while the allocators' consumer is paused and then resume it, so that allocators and server are measured and not the
 feeder. The rate is that of the last nine tenths of the decisions, by the server's time stamps: resuming a paused consumer
 takes the server up to a second, and no decision is stored meanwhile. The latency row offers 500 pods/s to an allocator
-that knows the cluster already, and measures from the publish of a pod to the arrival of its decision. The floor rows use
-the project's own publisher without any allocator: acknowledged publishes, and compare-and-set records, both pipelined.
+that knows the cluster already, and measures from the publish of a pod to the arrival of its decision; meanwhile the agents
+of all nodes with pods are played, each every five seconds, spread over them. The floor rows use the project's own publisher
+without any allocator: acknowledged publishes, and compare-and-set records, both pipelined.
 """
 
 import asyncio

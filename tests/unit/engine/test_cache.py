@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import consumers.allocator.engine
-from consumers.allocator.engine import Policy, Snapshot, Workload, decide, shadow_prices, views
+from consumers.allocator.engine import Policy, Snapshot, Workload, decide, fit, shadow_prices, views
 from consumers.allocator.engine.changes import ChangeLog
 from schemas.cluster import Node, PodKind, Pool
 from schemas.ledger import Allocation
@@ -140,6 +140,30 @@ def test_forgotten_shapes_are_computed_again(cluster: Any, monkeypatch: pytest.M
     assert [cluster.decide(vram_bytes=size).node for size in range(1, 9)] == ["n1"] * 8
     cluster.snapshot.remove("n0", uid)
     assert [cluster.decide(vram_bytes=size) for size in range(1, 9)] == first
+
+
+def test_what_a_node_remembers_for_one_request_holds_for_another_of_its_kin_until_its_gpus_change(cluster: Any) -> None:
+    for name in "ab":
+        cluster.node(name, 2, cpu_milli=1000)
+    small, large = {"vram_bytes": 600, "cpu_milli": 10}, {"vram_bytes": 600, "cpu_milli": 500}
+    assert [cluster.decide(**ask).node for ask in (small, large)] == ["a", "a"]
+    uid = cluster.fill("a", 0, vram=500)
+    for ask in (small, large):
+        assert [grant.index for grant in cluster.decide(**ask).gpus] == [1]
+    cluster.fill("a", None, cpu_milli=600)  # leaves the GPUs as they were
+    assert [cluster.decide(**ask).node for ask in (small, large)] == ["a", "b"]
+    cluster.snapshot.remove("a", uid)
+    assert [grant.index for grant in cluster.decide(**small).gpus] == [0]
+
+
+def test_a_node_remembers_the_last_few_kinds_of_request_only(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit, "KIN_PER_NODE", 2)
+    cluster.node("a", 1)
+    for round_ in range(3):
+        for size in range(1, 9):
+            cluster.decide(vram_bytes=size)
+            assert len(cluster.snapshot.host("a").judged) <= 2
+        cluster.fill("a", 0, vram=1 + round_)
 
 
 def test_shape_left_alone_for_many_changes_catches_up(cluster: Any) -> None:
