@@ -15,7 +15,7 @@ from bus.kube.errors import KubeRefusedError
 from tests.chart.render import rendered
 from tests.integration.cluster import SYSTEM, Cluster
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 RELEASE = "tls"
 SECRETS = ("ca", "webhook-tls", "nats-tls", "nats-auth")

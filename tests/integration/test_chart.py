@@ -58,6 +58,7 @@ async def check(cluster: Cluster, documents: list[dict[str, Any]]) -> int:
     return len(mine)
 
 
+@pytest.mark.slow
 async def test_everything_rendered_is_taken(cluster: Cluster) -> None:
     sets = {"default": {}, "production": production(), "kube-scheduler": {"kubeScheduler": {"enabled": True}}}
     sets["grouped"] = {"controller": {"roles": ["watcher", "updater"]}, "groups": {"b": {"roles": ["binder"]}}}

@@ -23,7 +23,7 @@ from tests.integration.observe import agree
 from tests.integration.plane import ControlPlane
 from tests.integration.secured import RELEASE, SecuredBus
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 ACCOUNTS = ("ServiceAccount", "Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding")
 PARTS = ("controller", "scheduler", "webhook", "monitor")
@@ -135,7 +135,6 @@ async def leader(bus: Bus, stream: str) -> str:
                 return name
 
 
-@pytest.mark.slow
 async def test_all_roles_work_and_lose_nothing_when_a_leader_is_killed(
     cluster: Cluster, secured: SecuredBus, admin_bus: Bus, parts: Parts, tmp_path: Path
 ) -> None:
