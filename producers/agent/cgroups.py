@@ -41,8 +41,9 @@ def _first(path: str) -> Owner | None:
     # The outermost pod is wanted, so the path is cut behind one segment after another.
     start = path.find("pod")
     while start >= 0:
-        match = _POD.search(path[max(start - 1, 0) :])
-        if match is not None and match.start() <= 1:
+        # At this place and nowhere behind it: a container may nest as many names with "pod" in them as it likes.
+        match = _POD.match(path, max(start - 1, 0))
+        if match is not None:
             below = match["below"] or ""
             container = None if _MONITOR.match(below) else _CONTAINER.search(below)
             return Owner(match["uid"].replace("_", "-"), container["id"] if container else "")

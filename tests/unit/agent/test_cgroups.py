@@ -86,3 +86,8 @@ def test_processes_of_no_pod(path: str) -> None:
     assert owner(v2(path)) is None
     assert owner("") is None
     assert owner("nonsense") is None
+
+
+def test_a_path_that_says_pod_a_hundred_thousand_times_takes_no_longer_than_any() -> None:
+    assert owner(v2("/" + "pod" * 100_000)) is None
+    assert owner(v2("/pod" * 100_000 + f"/kubepods/pod{POD}/{ID}" + "/pod" * 100_000)) == Owner(POD, ID)
