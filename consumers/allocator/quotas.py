@@ -129,6 +129,7 @@ class Quotas:
             claim.usage = allocation.usage()
         claim.held = True
         known.held += claim.usage
+        self._changed.add(allocation.namespace)  # whoever did not know of the quota has not written its record
 
     def drop(self, node: str, allocation: Allocation) -> None:
         """The pod holds this no more."""

@@ -17,7 +17,7 @@ from schemas.ledger import Allocation, NodeRecord, QuotaRecord
 from schemas.pod import GpuRequest
 from schemas.quota import Budget, Quota, Single, Usage
 from schemas.reasons import COMPUTE, QUOTA, QUOTA_SINGLE
-from tests.unit.allocator.harness import MIB, Allocator, encoded
+from tests.unit.allocator.harness import MIB, Allocator, command, encoded
 
 CONFIG = HamiConfig(pool="p")
 
@@ -222,3 +222,23 @@ def test_a_pod_that_its_quota_allows_by_now_and_that_fits_nowhere_is_told_the_ne
     assert allocator.ask("b", whole).reason == COMPUTE
     allocator.allow(Quota(namespace="ns", name="q", total=Budget(workers=3)))
     assert allocator.woken() == []  # it has been told
+
+
+def test_what_somebody_adds_who_does_not_know_of_the_quota_yet_takes_back_what_was_promised() -> None:
+    allocator = Allocator(Quota(namespace="ns", name="q", total=Budget(workers=3)))
+    request = GpuRequest(pool="p", compute_milli=500, models=("small",))
+    allocator.core.schedule(command("first", request), None)
+    (flying,) = allocator.leave()
+    for uid in ("a", "b"):  # they wait behind it
+        allocator.core.schedule(command(uid, request), None)
+    assert allocator.leave() == []
+    gpu = GpuGrant(uuid="big0", index=0, tflops_milli=10, vram_bytes=5)
+    stranger = Allocation(pod_uid="x", namespace="ns", name="x", pool="p", gpus=(gpu,))
+    allocator.ledger_seq += 1
+    allocator.hear_node("big", NodeRecord(node="big", txn="b:1", allocations=(stranger,), changes=()))
+    assert allocator.leave() == []
+    assert allocator.core.pending == 2  # the last one is refused at once, not only when a record tells the sum
+    allocator.core.stored(flying, allocator.ledger_seq + 1)
+    (bundle,) = allocator.leave()
+    assert [item.uid for commit in bundle.commits for item in commit.items] == ["a"]
+    assert bundle.seals[0].record.used.workers == 3
