@@ -27,7 +27,9 @@ _READ: Final = (
     "$JS.FC.>",
 )
 _SHARED: Final = (*_READ, "$JS.API.STREAM.CREATE.*", "gpubus.dead.>")
-"""Whoever starts first makes the streams that are missing; nobody but an administrator changes or deletes one."""
+"""Whoever starts first makes the streams that are missing. Allocators add to them what a new version speaks on; nobody but an
+administrator deletes one.
+"""
 
 _SCHEDULE, _RELEASE, _EVICT = "gpubus.work.schedule.>", "gpubus.work.release.>", "gpubus.work.evict.>"
 
@@ -58,6 +60,7 @@ ROLES: Final[dict[str, Grants]] = {
             "gpubus.ledger.gang.*",
             "gpubus.decision.>",
             "gpubus.journal.*",
+            "$JS.API.STREAM.UPDATE.*",
             "gpubus.state.allocator.*",
             "gpubus.state.expected.*",
             "gpubus.state.waiting.>",
@@ -115,7 +118,9 @@ ROLES: Final[dict[str, Grants]] = {
         publish=(
             "gpubus.state.use.>",
             "gpubus.state.capacity.*",
+            "gpubus.state.defrag.*",
             "gpubus.capacity.*",
+            "gpubus.rpc.inspect",
             "gpubus.timer.scaling.>",
             "gpubus.timer.capacity.*",
             "$JS.API.STREAM.PURGE.TICK",

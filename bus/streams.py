@@ -7,6 +7,7 @@ may be dropped.
 """
 
 import asyncio
+import logging
 import time
 from typing import Any, Final
 
@@ -16,6 +17,8 @@ from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfi
 
 from bus.connection import Bus
 from bus.errors import ApiError, BusError
+
+log = logging.getLogger("gpubus.bus")
 
 STATE: Final = "STATE"
 LEDGER: Final = "LEDGER"
@@ -245,8 +248,13 @@ async def _widen(bus: Bus, config: StreamConfig) -> None:
     """Add the subjects that an earlier version did not speak on, and leave everything else as it is."""
     found = _configured.decode(await bus.api(f"STREAM.INFO.{config.name}")).config
     missing = [subject for subject in config.subjects or [] if subject not in found.get("subjects", [])]
-    if missing:
+    if not missing:
+        return
+    try:
         await bus.api(f"STREAM.UPDATE.{config.name}", {**found, "subjects": [*found.get("subjects", []), *missing]})
+    except (ApiError, nats.errors.Error, TimeoutError) as error:  # not every role may: those that may do it for all
+        cause = str(error) or type(error).__name__
+        log.warning("stream %s lacks %s, and they could not be added: %s", config.name, ", ".join(missing), cause)
 
 
 async def require_streams(bus: Bus) -> None:

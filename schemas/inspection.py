@@ -4,6 +4,7 @@ from typing import Annotated
 
 import msgspec
 
+from schemas.pod import GpuRequest
 from schemas.units import Amount
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$(?!\n)", max_length=253)]
@@ -63,7 +64,24 @@ class Allocations(_Query, frozen=True, tag="allocations"):
     after: After = ""
 
 
-Query = Simulate | Dump | Pools | Nodes | Allocations
+class Emptiable(_Query, frozen=True, tag="emptiable"):
+    """Which nodes of a pool could be emptied? The answer is a :class:`schemas.defrag.Defrag`.
+
+    Attributes:
+        threshold: Percent of a node that may be used.
+        requests: What the pods on such nodes ask for, by UID; others stay.
+        fixed: Pods that must stay, by UID, and why.
+        skip: Nodes to leave alone.
+    """
+
+    pool: Name
+    threshold: Annotated[int, msgspec.Meta(ge=0, le=100)]
+    requests: dict[str, GpuRequest]
+    fixed: dict[str, str] = {}
+    skip: tuple[str, ...] = ()
+
+
+Query = Simulate | Dump | Pools | Nodes | Allocations | Emptiable
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -9,6 +9,7 @@ from schemas.capacity import PoolCapacity
 from schemas.cluster import ExpectedPods, GpuInventory, Namespace, Node, Pool
 from schemas.deadletter import DeadLetter
 from schemas.decision import Decision
+from schemas.defrag import Campaign
 from schemas.journal import Turn
 from schemas.kube.resources import CustomResource
 from schemas.ledger import GangRecord, NodeRecord, QuotaRecord
@@ -53,6 +54,7 @@ EVENT_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     "gpubus.usage.v1": NodeUsage,
     "gpubus.use.v1": WorkloadUse,
     "gpubus.capacity.v1": PoolCapacity,
+    "gpubus.campaign.v1": Campaign,
     "gpubus.notice.v1": PodNotice,
     "gpubus.drift.v1": Drift,
     "gpubus.ledger.node.v1": NodeRecord,

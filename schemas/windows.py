@@ -45,6 +45,24 @@ def cron_matches(expression: str, at: datetime, *, back: bool = False) -> CronSi
     return CronSim(cron, at.astimezone(zone), reverse=back)
 
 
+def check_cron(expression: str, *, field: str) -> str:
+    """Return a cron expression of five fields that matches some minute.
+
+    Raises:
+        RequestError: It is none, or its time zone is unknown.
+    """
+    try:
+        next(cron_matches(expression, _EPOCH))
+    except (CronSimError, StopIteration, KeyError, ValueError, OSError):
+        raise RequestError(
+            field,
+            expression,
+            "is no cron expression of five fields that ever matches",
+            "write minute, hour, day, month and weekday, such as 'CRON_TZ=Europe/Berlin 0 9 * * MON-FRI'",
+        ) from None
+    return expression
+
+
 def _matches(expression: str, after: datetime) -> CronSim:
     """Iterate over the minutes behind ``after``."""
     cron, zone = _parsed(expression)

@@ -13,44 +13,11 @@ import msgspec
 from consumers.allocator.engine import Policy, Snapshot, decide
 from consumers.allocator.grants import allocation
 from schemas.cluster import Pool
+from schemas.defrag import Defrag, Kept, Move
 from schemas.ledger import Allocation
 from schemas.pod import GpuRequest, Schedule
 
 Used = Callable[[Snapshot, str], tuple[int, ...]]
-
-
-class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod and where it would go."""
-
-    namespace: str
-    name: str
-    pod_uid: str
-    source: str
-    target: str
-
-
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """A candidate that cannot be emptied, and the pod that keeps it."""
-
-    node: str
-    pod: str
-    reason: str
-
-
-class Defrag(msgspec.Struct, frozen=True, kw_only=True):
-    """What could be done.
-
-    Attributes:
-        candidates: How many nodes are used little.
-        emptied: Nodes that would be empty, in the order to empty them.
-        moves: Pods to move, in order.
-        kept: Candidates that stay.
-    """
-
-    candidates: int
-    emptied: tuple[str, ...] = ()
-    moves: tuple[Move, ...] = ()
-    kept: tuple[Kept, ...] = ()
 
 
 def _share(snapshot: Snapshot, node: str) -> tuple[int, ...]:
@@ -78,7 +45,13 @@ ORDERS: Final[tuple[Used, ...]] = (_share, _pods, _gpus)
 
 
 def plan_defrag(
-    snapshot: Snapshot, requests: Mapping[str, GpuRequest], pool: str, *, threshold: int, fixed: Mapping[str, str]
+    snapshot: Snapshot,
+    requests: Mapping[str, GpuRequest],
+    pool: str,
+    *,
+    threshold: int,
+    fixed: Mapping[str, str],
+    skip: frozenset[str] = frozenset(),
 ) -> Defrag:
     """Return the nodes of a pool that could be emptied; of several orders that which empties the most, with the fewest moves.
 
@@ -88,9 +61,10 @@ def plan_defrag(
         pool: The pool.
         threshold: Percent of a node that may be used for it to be a candidate.
         fixed: Pods that must not be moved, by UID, and why.
+        skip: Nodes to leave alone.
     """
     policy = Policy.of(snapshot.pools().get(pool) or Pool(name=pool))
-    nodes = [name for name in snapshot.nodes(pool) if _is_candidate(snapshot, name, threshold)]
+    nodes = [name for name in snapshot.nodes(pool) if name not in skip and _is_candidate(snapshot, name, threshold)]
     plans = [_in_order(_Trial(snapshot, requests, policy, fixed), nodes, order) for order in ORDERS]
     return min(plans, key=lambda plan: (-len(plan.emptied), len(plan.moves)))
 

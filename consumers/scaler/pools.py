@@ -17,12 +17,13 @@ from schemas.kube.pools import GPUPoolSpec
 from schemas.kube.resources import CustomResource
 from schemas.ledger import Allocation, NodeRecord
 from schemas.pod import Waiting
+from schemas.preemption import DisruptionBudget
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 STATE_FILTERS = (
     "gpubus.state.node.*", "gpubus.state.gpu.*", "gpubus.state.waiting.*.*.*", "gpubus.state.config.gpupools.*.*",
-    "gpubus.state.capacity.*",
+    "gpubus.state.capacity.*", "gpubus.state.disruption.*.*",
 )  # fmt: skip
 LEDGER_FILTERS = ("gpubus.ledger.node.*",)
 
@@ -41,6 +42,7 @@ class Pools:
         self._held: dict[str, tuple[Allocation, ...] | None] = {}
         """What pods hold on nodes; None where that cannot be read."""
         self._waiting: dict[str, Waiting] = {}
+        self._budgets: dict[str, DisruptionBudget] = {}
         self._settings = Settings(lambda *_: None)
         self.recorded: dict[str, PoolCapacity] = {}
         """What was written down of pools the last time that they were looked at."""
@@ -158,6 +160,35 @@ class Pools:
             )
         )
 
+    def lightly_used(self, pool: str, threshold: int) -> list[Allocation]:
+        """Return what pods hold of those nodes of a pool of whose physical VRAM at most ``threshold`` percent is granted."""
+        found: list[Allocation] = []
+        for name, node in sorted(self._nodes.items()):
+            inventory, held = self._inventories.get(name), self._held.get(name)
+            if node.pool != pool or inventory is None or not held:
+                continue
+            whole = sum(gpu.vram_bytes for gpu in inventory.gpus)
+            if 100 * sum(grant.vram_bytes for one in held for grant in one.gpus) <= threshold * whole:
+                found += held
+        return found
+
+    def guarded(self) -> dict[str, str]:
+        """Return the pods whose disruption budget allows no eviction now, by UID, and which budget that is."""
+        return {
+            uid: f"PodDisruptionBudget {budget.namespace}/{budget.name} allows no eviction now"
+            for budget in self._budgets.values()
+            if not budget.allowed
+            for uid in budget.pods
+        }
+
+    def waiting_since(self, pool: str, since: datetime) -> list[str]:
+        """Return the pods of a pool that have begun to wait since an instant."""
+        return sorted(
+            f"{one.namespace}/{one.name}"
+            for one in self._waiting.values()
+            if one.request.pool == pool and one.since >= since
+        )
+
     def on_state(self, record: Record) -> None:
         """Apply one record of STATE.
 
@@ -173,6 +204,8 @@ class Pools:
                     _put(self._inventories, names[0], record, GpuInventory)
                 case "capacity":
                     _put(self.recorded, names[0], record, PoolCapacity)
+                case "disruption":
+                    _put(self._budgets, record.subject, record, DisruptionBudget)
                 case "waiting":
                     _put(self._waiting, record.subject, record, Waiting)
                 case "config":

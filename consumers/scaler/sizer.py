@@ -28,6 +28,7 @@ from bus.tasks import end
 from bus.worker import Dead, Done, Outcome, Retry, Worker
 from consumers.scaler.capacity import plan_capacity
 from consumers.scaler.claims import Claims
+from consumers.scaler.defragmenter import Defragmenter
 from consumers.scaler.offers import satisfies
 from consumers.scaler.pools import LEDGER_FILTERS, STATE_FILTERS, Pools
 from consumers.scaler.sizes import CapacityPlan, Claim, PoolView
@@ -92,6 +93,7 @@ class Sizer:
         self._clock = clock
         self._step = step
         self.pools = Pools()
+        self._defragmenter = Defragmenter(bus, client, self.pools, self._source, clock=clock, step=step)
         self._state = Follower(bus, STATE, STATE_FILTERS, self._on_state)
         self._ledger = Follower(bus, LEDGER, LEDGER_FILTERS, self._on_ledger, recreated=self.pools.forget_records)
         self._counts = dict.fromkeys(SizerStatistics.__struct_fields__, 0)
@@ -149,6 +151,7 @@ class Sizer:
             return Dead(f"subject {delivery.subject} names no pool")
         try:
             await self.look(name[0])
+            await self.defragment(name[0])
         except (BusError, KubeError) as error:
             self._counts["failures"] += 1
             log.info("pool %s: %s; it is looked at again", name[0], error)
@@ -189,6 +192,14 @@ class Sizer:
             await self._tell(after, seq)
             self._counts["looks"] += 1
             return
+
+    async def defragment(self, pool: str) -> None:
+        """Bring a pool's defragmentation on by a step.
+
+        Raises:
+            BusError, KubeError: What could not be reached; the next look goes on.
+        """
+        await self._defragmenter.look(pool)
 
     def _offers_of(self, spec: GPUPoolSpec) -> tuple[Offer, ...]:
         provisioner = spec.node_manager_config.node_provisioner

@@ -1,16 +1,17 @@
-"""``gpubus defrag``: which nodes of a pool could be emptied, and where their pods would go. It moves nothing."""
+"""``gpubus defrag``: which nodes of a pool could be emptied, where their pods would go, and how its campaign stands."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from deploy.cli.connect import JsonOption, NatsOption, StoreOption, open_bus, run
 from deploy.cli.errors import NotFoundError
-from deploy.cli.output import make_console, print_json, show_table, warn
+from deploy.cli.output import instant, make_console, print_json, show_table, warn
 
 if TYPE_CHECKING:
-    from consumers.allocator.defrag import Defrag
+    from schemas.defrag import Campaign, Defrag
     from schemas.pod import GpuRequest
 
 PROTECTED = "critical pods are not disrupted"
@@ -35,11 +36,13 @@ def defrag(
     \b
     Example: gpubus defrag shared --threshold 30 --json | jq -r '.emptied[]'
     """
-    plan = run(_plan(nats, store, pool, threshold))
+    plan, campaign = run(_plan(nats, store, pool, threshold))
     if as_json:
-        print_json(plan)
+        print_json({**msgspec.to_builtins(plan), "campaign": campaign})
         return
     console = make_console()
+    if campaign is not None:
+        console.print(f"campaign of {instant(campaign.slot)}: {_stands(campaign)}")
     console.print(
         f"pool {pool}: {len(plan.emptied)} of {plan.candidates} nodes that are used for {threshold} % or less could be emptied "
         f"by moving {len(plan.moves)} pods"
@@ -58,13 +61,23 @@ def defrag(
     )
 
 
-async def _plan(nats: list[str] | None, store: Path | None, pool: str, threshold: int) -> "Defrag":
-    from bus import history
+def _stands(campaign: "Campaign") -> str:
+    """Return in words how a campaign stands."""
+    if campaign.end:
+        return f"{campaign.end}, {campaign.message}"
+    return f"node {campaign.node} is being emptied of {len(campaign.evicting)} pods" if campaign.node else "running"
+
+
+async def _plan(
+    nats: list[str] | None, store: Path | None, pool: str, threshold: int
+) -> "tuple[Defrag, Campaign | None]":
+    from bus import history, records, subjects
     from bus.codec import decode_as
     from bus.errors import UndecodableError
     from bus.streams import STATE
     from consumers.allocator.defrag import plan_defrag
     from deploy.cli.fold import World
+    from schemas.defrag import Campaign
     from schemas.pod import Pod
     from schemas.preemption import DisruptionBudget
 
@@ -73,6 +86,7 @@ async def _plan(nats: list[str] | None, store: Path | None, pool: str, threshold
     async with open_bus(nats, store) as bus:
         world = await World.load(bus)
         pods, _ = await history.newest(bus, STATE, ["gpubus.state.pod.*.*"])
+        _, campaign = await records.read(bus, STATE, subjects.state("defrag", pool), Campaign)
         budgets, _ = await history.newest(bus, STATE, ["gpubus.state.disruption.*.*"])
     for record in pods:
         try:
@@ -96,4 +110,5 @@ async def _plan(nats: list[str] | None, store: Path | None, pool: str, threshold
     if pool not in world.snapshot.pools():
         known = ", ".join(sorted(world.snapshot.pools())) or "(there is none)"
         raise NotFoundError(f"pool {pool} is not known: name one of {known}")
-    return plan_defrag(world.snapshot, requests, pool, threshold=threshold, fixed=fixed)
+    plan = plan_defrag(world.snapshot, requests, pool, threshold=threshold, fixed=fixed)
+    return plan, campaign

@@ -8,14 +8,12 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
-from cronsim import CronSimError
 
 from schemas.dialects.text import RequestError, seconds
-from schemas.event import utc
 from schemas.kube.defaults import read_resources
 from schemas.kube.workloads import AutoScalingConfig, AutoSetResources, ExternalScaler
 from schemas.scaling import AutoRequests, CronRequests, Percentiles, Ratios
-from schemas.windows import cron_matches
+from schemas.windows import check_cron
 
 FIELD: Final = "spec.autoScalingConfig"
 
@@ -64,8 +62,8 @@ def parse_autoscaling(written: AutoScalingConfig | None, *, field: str = FIELD) 
         cron=tuple(
             CronRequests(
                 name=rule.name,
-                start=_cron(rule.start, f"{field}.cronScalingRules[{number}].start"),
-                end=_cron(rule.end, f"{field}.cronScalingRules[{number}].end"),
+                start=check_cron(rule.start, field=f"{field}.cronScalingRules[{number}].start"),
+                end=check_cron(rule.end, field=f"{field}.cronScalingRules[{number}].end"),
                 desired=read_resources(rule.desired_resources, f"{field}.cronScalingRules[{number}].desiredResources"),
             )
             for number, rule in enumerate(written.cron_scaling_rules)
@@ -146,16 +144,6 @@ def _external(written: ExternalScaler, field: str) -> External:
         secret=str(secret.get("name", "")),
         secret_key=str(secret.get("key", "")),
     )
-
-
-def _cron(written: str, field: str) -> str:
-    """Return a cron expression that matches some day."""
-    try:
-        next(cron_matches(written, utc(0)))
-    except (CronSimError, StopIteration, KeyError, ValueError, OSError):
-        fix = "write minute, hour, day, month and weekday, such as 'CRON_TZ=Europe/Berlin 0 9 * * MON-FRI'"
-        raise RequestError(field, written, "is no cron expression of five fields that ever matches", fix) from None
-    return written
 
 
 def _decimal(written: str | msgspec.UnsetType, default: float, field: str, *, most: float) -> float:

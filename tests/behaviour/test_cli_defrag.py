@@ -12,6 +12,7 @@ from bus.connection import Bus
 from deploy.cli.main import main
 from schemas.cluster import GpuDevice, GpuInventory, Node, Pool
 from schemas.decision import GpuGrant
+from schemas.defrag import Campaign
 from schemas.event import Event
 from schemas.ledger import Allocation, NodeRecord
 from schemas.pod import GpuRequest, Pod
@@ -58,7 +59,10 @@ async def test_what_could_be_emptied_and_what_keeps_the_others(bus: Bus, server,
     assert [(move["name"], move["source"], move["target"]) for move in plan["moves"]] == [("one", "a", "b")]
     code, out, _ = await ask("p")
     assert "1 of 2 nodes that are used for 40 % or less could be emptied by moving 1 pods" in out
+    campaign = Campaign(pool="p", slot=AT, end="Surprised", message="node a: budget b forbids", reopened=True)
+    await say(subjects.state("defrag", "p"), campaign)
     code, out, _ = await ask("p", "--threshold", "10")
+    assert "campaign of 2026-03-01T00:00:00.000Z: Surprised, node a: budget b forbids" in out
     assert "0 of 0 nodes" in out
     await say(
         subjects.state("disruption", "ml", "all"), DisruptionBudget(namespace="ml", name="all", pods=("one", "two"))

@@ -227,7 +227,7 @@ def test_metrics_go_where_the_greptime_values_say() -> None:
 def test_without_a_store_nothing_waits_for_one_and_the_notes_say_so() -> None:
     objects, notes = rendered(production())
     arguments = objects["Deployment", "tensor-fusion-sys-monitor"]["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert arguments[arguments.index("group") + 1] == "notifier"
+    assert arguments[arguments.index("group") + 1] == "notifier,scaler"
     assert "set greptime.host" in notes
 
 

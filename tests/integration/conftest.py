@@ -113,7 +113,7 @@ async def start(server: LocalServer, bus: Bus, kubeconfig_of) -> AsyncIterator[C
     running: list[RoleProcess] = []
 
     async def begin(role: str) -> RoleProcess:
-        options = [] if role == "allocator" else ["--kubeconfig", str(await kubeconfig_of(role))]
+        options = [] if role in ("allocator", "inspector") else ["--kubeconfig", str(await kubeconfig_of(role))]
         process = RoleProcess(role, [server.url], *options)
         await process.start()
         running.append(process)

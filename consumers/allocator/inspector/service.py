@@ -15,10 +15,11 @@ from bus.follower import Follower
 from bus.rpc import Service
 from bus.streams import LEDGER, STATE
 from consumers.allocator.cluster import STATE_FILTERS
+from consumers.allocator.defrag import plan_defrag
 from consumers.allocator.inspector import clear, compatible, listings
 from consumers.allocator.inspector.view import LEDGER_FILTERS, View
 from schemas.admission import Admit, Understood
-from schemas.inspection import Allocations, Answer, Dump, Nodes, Pools, Problem, Query, Simulate
+from schemas.inspection import Allocations, Answer, Dump, Emptiable, Nodes, Pools, Problem, Query, Simulate
 from schemas.pod import Schedule
 
 OK: Final = 200
@@ -79,6 +80,11 @@ class Inspector:
                 found = listings.pools(self.view)
             case Nodes():
                 found = listings.nodes(self.view, query)
+            case Emptiable():
+                found = plan_defrag(
+                    self.view.snapshot, query.requests, query.pool, threshold=query.threshold, fixed=query.fixed,
+                    skip=frozenset(query.skip),
+                )  # fmt: skip
             case Allocations():
                 found = listings.allocations(self.view, query)
         return Answer(code=OK, body=_encoded(found))

@@ -77,7 +77,7 @@ imagePullSecrets:
 {{- $roles := $group.roles | default list -}}
 {{- if eq (toString $group.enabled) "false" }}{{ $roles = list }}{{ end -}}
 {{- if and $.Values.controller.nvidiaOperatorProgressiveMigration (eq $name "controller") }}{{ $roles = append $roles "tainter" }}{{ end -}}
-{{- if not (include "gpubus.metricsURL" $) }}{{ $roles = without $roles "recorder" "alerter" "scaler" }}{{ end -}}
+{{- if not (include "gpubus.metricsURL" $) }}{{ $roles = without $roles "recorder" "alerter" }}{{ end -}}
 {{- if not (include "gpubus.command" $ | fromJson).scaling }}{{ $roles = without $roles "scaler" }}{{ end -}}
 {{- if or (not $.Values.bus.auth.enabled) $.Values.bus.external.urls }}{{ $roles = without $roles "authenticator" }}{{ end -}}
 {{- if not (include "gpubus.alertmanagers" $) }}{{ $roles = without $roles "notifier" }}{{ end -}}
