@@ -8,6 +8,7 @@ import yaml
 from bus import permissions as permissions_table
 from producers.gateway.configuration import HAMI, NATIVE, Reach, condition, webhook_configuration
 from producers.gateway.scheduler import scheduler_configuration
+from schemas.dialects.tensorfusion import PRIORITIES, PRIORITY_CLASSES
 
 _HEAD = "# Made by `gpubus schema chart --out deploy/chart/files`: change the code instead.\n"
 
@@ -32,7 +33,12 @@ def chart_files() -> dict[str, str]:
             for role, grants in permissions_table.ROLES.items()
         },
     }
+    priorities = [
+        {"name": name, "value": PRIORITIES.get(qos, 0), "description": f"Pods with GPUs of {qos} QoS"}
+        for qos, name in PRIORITY_CLASSES.items()
+    ]
     return {
+        "priority-classes.yaml": _HEAD + _text({"classes": priorities}),
         "bus-permissions.yaml": _HEAD + _text(permissions),
         "webhook.yaml": _HEAD + _text(webhook),
         "kube-scheduler.yaml": _HEAD + _text(scheduler),

@@ -16,6 +16,7 @@ from deploy.local.monitoring import alertmanagers_from_values
 from deploy.local.roles import ASKED_ROLES, CLUSTER_ROLES, COEXISTING_ROLES, METRICS_ROLES, ROLES
 from producers.gateway.configuration import HAMI, NATIVE, Reach, condition, webhook_configuration
 from schemas.catalogue import MODELS
+from schemas.dialects.tensorfusion import PRIORITIES, PRIORITY_CLASSES
 from schemas.kube.kinds import KINDS
 from tests.chart.render import CHART, GUIDES, pods, production, rendered, values_of
 
@@ -375,3 +376,25 @@ def test_agents_may_be_the_pools() -> None:
 def test_what_cannot_be_meant_is_refused_with_its_place(values: dict[str, Any], says: str) -> None:
     with pytest.raises(Exception, match=re.escape(says)):
         rendered(values)
+
+
+def test_the_priority_classes_are_those_that_admission_writes() -> None:
+    objects, _ = rendered({})
+    made = {name: one["value"] for (kind, name), one in objects.items() if kind == "PriorityClass"}
+    assert made == {name: PRIORITIES.get(qos, 0) for qos, name in PRIORITY_CLASSES.items()}
+
+
+@pytest.mark.parametrize(("wide", "scope"), [(True, "cluster"), (False, "namespace")])
+def test_whose_pods_may_be_evicted_is_told_to_the_watcher_and_kept_from_the_alert_rules(wide: bool, scope: str) -> None:
+    objects, _ = rendered({"dynamicConfig": {"preemptClusterWideFromEnv": wide}})
+    told = [
+        variable["value"]
+        for one in objects.values()
+        if one["kind"] == "Deployment"
+        for container in one["spec"]["template"]["spec"]["containers"]
+        for variable in container.get("env", ())
+        if variable["name"] == "GPUBUS_PREEMPTION"
+    ]
+    assert told == [scope]
+    rules = next(one for (kind, name), one in objects.items() if kind == "ConfigMap" and "config.yaml" in one["data"])
+    assert "preempt" not in rules["data"]["config.yaml"]

@@ -48,6 +48,10 @@
     - name: GPUBUS_AGENT_AUDIENCE
       value: {{ include "gpubus.busAudience" .root }}
     {{- end }}
+    {{- if has "watcher" $roles }}
+    - name: GPUBUS_PREEMPTION
+      value: {{ ternary "cluster" "namespace" .root.Values.dynamicConfig.preemptClusterWideFromEnv }}
+    {{- end }}
     {{- if has "alerter" $roles }}
     - name: GPUBUS_ALERT_RULES
       value: configmap:{{ .root.Release.Namespace }}/{{ $name }}-config/config.yaml
