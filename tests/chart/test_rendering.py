@@ -1,6 +1,7 @@
 """What the chart renders: by default, in production, and from every snippet of the two production guides."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import yaml
 from consumers.alerter.rules import parse
 from consumers.metrics.settings import url_from_values
 from consumers.mutator.options import read_options
+from consumers.scaler.offers import read_offers
 from deploy.contract.chart import chart_files
 from deploy.local.callout import GUARD_ROLES
 from deploy.local.monitoring import alertmanagers_from_values
@@ -398,3 +400,18 @@ def test_whose_pods_may_be_evicted_is_told_to_the_watcher_and_kept_from_the_aler
     assert told == [scope]
     rules = next(one for (kind, name), one in objects.items() if kind == "ConfigMap" and "config.yaml" in one["data"])
     assert "preempt" not in rules["data"]["config.yaml"]
+
+
+def test_the_kinds_of_nodes_that_can_be_had_reach_the_scaler(tmp_path: Path) -> None:
+    offer = {"instanceType": "g", "gpuModel": "A100", "gpus": 8, "tflops": 312, "vram": "80Gi", "costPerHour": 32.5}
+    objects, _ = rendered({"scaling": {"offers": [offer]}})
+    monitor = objects["Deployment", "tensor-fusion-sys-monitor"]["spec"]["template"]["spec"]
+    (container,) = monitor["containers"]
+    assert {"name": "GPUBUS_OFFERS", "value": "/etc/gpubus/config/offers.yaml"} in container["env"]
+    assert {"name": "config", "mountPath": "/etc/gpubus/config", "readOnly": True} in container["volumeMounts"]
+    (volume,) = (one for one in monitor["volumes"] if one["name"] == "config")
+    file = tmp_path / volume["configMap"]["items"][0]["path"]
+    file.write_text(objects["ConfigMap", volume["configMap"]["name"]]["data"][file.name])
+    assert [one.key for one in read_offers(file)] == ["g///OnDemand"]
+    without, _ = rendered({})
+    assert "GPUBUS_OFFERS" not in str(without["Deployment", "tensor-fusion-sys-monitor"])

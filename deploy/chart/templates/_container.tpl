@@ -52,6 +52,10 @@
     - name: GPUBUS_PREEMPTION
       value: {{ ternary "cluster" "namespace" .root.Values.dynamicConfig.preemptClusterWideFromEnv }}
     {{- end }}
+    {{- if and (has "scaler" $roles) .root.Values.scaling.offers }}
+    - name: GPUBUS_OFFERS
+      value: /etc/gpubus/config/offers.yaml
+    {{- end }}
     {{- if has "alerter" $roles }}
     - name: GPUBUS_ALERT_RULES
       value: configmap:{{ .root.Release.Namespace }}/{{ $name }}-config/config.yaml
@@ -95,7 +99,7 @@
     {{- include "gpubus.containerSecurity" .root | nindent 4 }}
   volumeMounts:
     {{- include "gpubus.busMounts" . | nindent 4 }}
-    {{- if has "mutator" $roles }}
+    {{- if or (has "mutator" $roles) (and (has "scaler" $roles) .root.Values.scaling.offers) }}
     - name: config
       mountPath: /etc/gpubus/config
       readOnly: true
