@@ -193,9 +193,9 @@ async def report(trace: Trace, modes: Iterable[PlacementMode] = MODES) -> None:
         wrong = await travel(store, noted)
         check(not wrong and len(noted) >= MOMENTS, f"state at {MOMENTS} of {len(noted)} noted moments is as it was")
 
-        file, away = place / "log.gz", place / "away"
+        file = away = place
         for redact in ((), ("--redact",)):
-            away = place / f"away{len(redact)}"
+            file, away = place / f"log{len(redact)}.gz", place / f"away{len(redact)}"
             await gpubus("export", file, "--store", store, *redact)
             await gpubus("import", file, "--store", away)
             code, again = await verified(away)
