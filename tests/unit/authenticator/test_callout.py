@@ -92,13 +92,15 @@ def test_grants_of_two_nodes_share_nothing_that_is_written(one: str, other: str)
     assert inbox(agent_user(one)) != inbox(agent_user(other))
 
 
-def test_every_role_has_its_grants_and_nobody_may_change_streams() -> None:
+def test_every_role_has_its_grants_and_only_allocators_may_add_to_streams() -> None:
     clustered = {*CLUSTER_ROLES, *COEXISTING_ROLES, "gateway", "mutator"}
     assert set(ROLES) == {*PLAIN_ROLES, *ASKED_ROLES, *METRICS_ROLES, *GUARD_ROLES, *clustered}
     everything = of_roles("all", ROLES)
     for subject in everything.publish:
-        assert not subject.startswith(("$JS.API.STREAM.UPDATE", "$JS.API.STREAM.DELETE", "$SYS"))
+        assert not subject.startswith(("$JS.API.STREAM.DELETE", "$SYS"))
         assert subject == "$JS.API.STREAM.PURGE.TICK" or "PURGE" not in subject
+    adding = {role for role in ROLES if "$JS.API.STREAM.UPDATE.*" in of_roles("one", [role]).publish}
+    assert adding == {"allocator"}
     assert subjects.state("gpu", "x") not in everything.publish
 
 
