@@ -31,11 +31,11 @@ $(VENV)/.demo: $(VENV)/.made pyproject.toml
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.demo
-	@$(PIP) install --editable '.[local,agent,gateway]' --group test
+	@$(PIP) install --editable '.[local,agent,gateway,issuer]' --group test
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.demo
-	@$(PIP) install --editable '.[local,agent,gateway]' --group lint
+	@$(PIP) install --editable '.[local,agent,gateway,issuer]' --group lint
 	@touch $@
 
 demo: $(VENV)/.demo
