@@ -41,6 +41,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_bytes: Amount = 0
     models: tuple[str, ...] = ()
     vendor: str = ""
+    other: str = ""
+    """What else is asked for that no offer tells, in words: such pods are counted, and no node is ordered for them."""
 
 
 class Shortage(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,17 +87,19 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
         return Size(gpus=self.gpus, tflops_milli=self.gpus * self.tflops_milli, vram_bytes=self.gpus * self.vram_bytes)
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
+class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An offer that did not come, how often in a row, and until when it is left alone.
 
     Attributes:
         claimed_at: When the last of those that did not come was claimed; one that was claimed later and came ends the row.
+        useless: They came, and the pods that they were for waited on. That only time mends.
     """
 
     offer: str
     claimed_at: Timestamp
     times: Annotated[int, msgspec.Meta(ge=1)]
     until: Timestamp
+    useless: bool = False
 
 
 class PoolCapacity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -108,6 +112,8 @@ class PoolCapacity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         missing: What waits for room, as far as more nodes would help.
         held: Why it does not grow as far as it should; ``message`` says more.
         claims: Since when each of its claims has been known, by our own clock.
+        came: Claims whose node has come: they are never given up, whatever becomes of what we hear of the node.
+        closed: Nodes that we have closed to pods; nobody else's are opened again.
         given_up: Claims that took too long and are to be deleted.
         failures: Offers that did not come.
         idle_since: Since when each empty node has been empty.
@@ -121,6 +127,8 @@ class PoolCapacity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     held: Held = ""
     message: str = ""
     claims: dict[str, Timestamp] = {}
+    came: tuple[str, ...] = ()
+    closed: tuple[str, ...] = ()
     given_up: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()
     idle_since: dict[str, Timestamp] = {}

@@ -201,15 +201,22 @@ class Advisor:
 
     async def _sync(self, timed: dict[Key, int]) -> None:
         wanted = {key: interval for key in self.workloads.known() if (interval := self.workloads.interval_s(key))}
+        problem: BusError | None = None
         for key, interval in wanted.items():
             if timed.get(key) != interval:
-                now = datetime.now(UTC)
-                await timers.keep_ticking(self._bus, KIND, "/".join(key), timedelta(seconds=interval), now=now)
-                timed[key] = interval
+                now, every = datetime.now(UTC), timedelta(seconds=interval)
+                try:
+                    await timers.keep_ticking(self._bus, KIND, "/".join(key), every, now=now)
+                except BusError as error:  # one workload's must not keep the others' from being set
+                    problem = error
+                else:
+                    timed[key] = interval
         for key in (timed.keys() | self.workloads.remembered) - wanted.keys():
             await timers.cancel(self._bus, KIND, "/".join(key))
             await self._uses.forget(*key)
             timed.pop(key, None)
+        if problem is not None:
+            raise problem
 
     def statistics(self) -> AdvisorStatistics:
         """Return the counters of this process."""

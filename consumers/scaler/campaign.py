@@ -18,6 +18,9 @@ from schemas.windows import check_cron, cron_matches
 LEAVES_WITHIN: Final = timedelta(minutes=5)
 """How long pods may take to leave a node, and their successors to find a place."""
 
+SETTLES_IN: Final = timedelta(minutes=1)
+"""How long an empty node is looked at before the next: controllers make successors when they find the time."""
+
 LATE: Final = timedelta(minutes=10)
 """How late a campaign may still begin."""
 
@@ -95,7 +98,7 @@ def emptying(
     Args:
         campaign: It.
         held: Pods that still hold something of the node, by UID, as ``namespace/name``.
-        waiting: Pods that have begun to wait in the pool since.
+        waiting: Pods that have begun to wait in the pool since the campaign began.
         blocked: Why an eviction was refused; empty if none was.
         now: The time.
     """
@@ -109,7 +112,7 @@ def emptying(
         return ended(campaign, "Surprised", f"node {campaign.node}: {min(held.values())} has not left it")
     if waiting and late:
         return ended(campaign, "Surprised", f"{min(waiting)} finds no place since node {campaign.node} was emptied")
-    if held or waiting:
+    if held or waiting or now - campaign.since < SETTLES_IN:
         return campaign
     return msgspec.structs.replace(
         campaign, node="", since=None, evicting={}, emptied=(*campaign.emptied, campaign.node)

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from consumers.scaler.packing import Room, held_by, pack, suits, weight
+from consumers.scaler.packing import Room, Wanted, held_by, pack, suits, weight
 from consumers.scaler.sizes import CapacityPlan, Claim, Machine, Order, PoolView
 from schemas.capacity import Failure, Held, Offer, PlanReason, Shape, Size
+from schemas.cluster import Oversubscription
 
 CLAIM_WITHIN: Final = timedelta(minutes=10)
 """How long a claimed node may take to come (tensorfusion.md §9)."""
@@ -20,6 +21,9 @@ MOST_IN_FLIGHT: Final = 15
 
 YOUNG: Final = timedelta(minutes=5)
 """Age below which an empty node is left alone (likewise)."""
+
+FORGOTTEN: Final = timedelta(hours=6)
+"""How long after its rest an offer of no use is remembered, so that the next rest is longer."""
 
 SETTLING: Final = timedelta(minutes=2)
 """How long a node that has just come is taken to be for the pods that wait."""
@@ -35,26 +39,26 @@ def plan_capacity(view: PoolView, now: datetime) -> CapacityPlan:
     growth = _Growth(view, now, failures)
     growth.grow()
     spare: tuple[Machine, ...] = ()
-    if not growth.orders and growth.held not in ("TooManyInFlight", "BackingOff"):
+    if not growth.orders and growth.held != "TooManyInFlight":
         # A pod that waits beside a node that has long been empty is not helped by it.
-        spare = _spare(view, growth.total, now)
-    leaving = [one for one in view.machines if one.leaving]
-    reopen = tuple(one for one in leaving if one not in spare)
+        spare = _spare(view, now)
+    close = tuple(one for one in spare if not one.leaving)
+    reopen = tuple(one for one in view.machines if one.leaving and not one.ending and one not in spare)
     return CapacityPlan(
         orders=() if reopen else tuple(growth.orders),  # what was closed may be all that is short
         give_up=late,
-        close=tuple(one for one in spare if not one.leaving),
+        close=close,
         remove=tuple(one for one in spare if one.leaving),
         reopen=reopen,
         held=growth.held,
         message=growth.message,
-        failures=failures,
+        failures=_useless(view, close, failures, now),
     )
 
 
 def _failures(view: PoolView, late: Sequence[Claim], now: datetime) -> tuple[Failure, ...]:
     """Return what is known of offers: one that comes late again is left alone for twice as long."""
-    known = {one.offer: one for one in view.failures}
+    known = {one.offer: one for one in view.failures if not one.useless or now - one.until < FORGOTTEN}
     for claim in sorted(late, key=lambda one: (one.made_at, one.name)):
         key, before = claim.offer.key, known.get(claim.offer.key)
         times = before.times + 1 if before is not None else 1
@@ -62,7 +66,23 @@ def _failures(view: PoolView, late: Sequence[Claim], now: datetime) -> tuple[Fai
         until = now + min(first * 2 ** min(times - 1, 10), most)
         known[key] = Failure(offer=key, times=times, until=until, claimed_at=claim.made_at)
     came = {one.offer.key: one.created_at for one in sorted(view.machines, key=lambda one: one.created_at) if one.offer}
-    return tuple(one for key, one in sorted(known.items()) if key not in came or came[key] <= one.claimed_at)
+    return tuple(
+        one for key, one in sorted(known.items()) if one.useless or key not in came or came[key] <= one.claimed_at
+    )
+
+
+def _useless(
+    view: PoolView, closed: Sequence[Machine], failures: tuple[Failure, ...], now: datetime
+) -> tuple[Failure, ...]:
+    """Return what is known of offers when nodes are closed beside pods that they were thought to take."""
+    known = {one.offer: one for one in failures}
+    for offer in {one.offer.key: one.offer for one in closed if one.offer is not None}.values():
+        if any(suits(short.shape, offer, view.oversold) for short in view.missing):
+            before = known.get(offer.key)
+            times = before.times + 1 if before is not None else 1
+            until = now + min(BACK_OFF[0] * 2 ** min(times + 2, 10), BACK_OFF[1])
+            known[offer.key] = Failure(offer=offer.key, times=times, until=until, claimed_at=now, useless=True)
+    return tuple(known[key] for key in sorted(known))
 
 
 class _Growth:
@@ -75,17 +95,19 @@ class _Growth:
         self._rests = len(self._offers) < len(view.offers)
         self._in_flight = len(view.claims)
         self._numbers = set(view.numbers)
-        on_the_way = [Room(one.offer) for one in view.claims if not one.ending]
-        on_the_way += [Room(one.offer) for one in view.machines if one.offer is not None and _settles(one, now)]
+        self._oversold = view.oversold
+        coming = [one.offer for one in view.claims if not one.ending]
+        settling = [one.offer for one in view.machines if one.offer is not None and _settles(one, now)]
+        on_the_way = [Room(offer, view.oversold) for offer in (*coming, *settling)]
         wanted = [(one.shape, one.pods) for one in view.missing]
-        self._wanted = sorted(wanted, key=lambda one: _demand(one[0], view.offers), reverse=True)
+        self._wanted = sorted(wanted, key=lambda one: _demand(one[0], view), reverse=True)
         self._left = pack(self._wanted, on_the_way)
         # A node that may still come, though given up, counts until its claim is gone: the maximum holds at every instant.
         self.total = _sum([*(one.size for one in view.machines), *(one.offer.size for one in view.claims)])
-        self._free = _sum(
-            [*(one.free for one in view.machines), *(one.offer.size for one in view.claims if not one.ending)]
-        )
-        self._free = self._free.plus(_taken(self._wanted, self._left, view.offers), -1)
+        staying = [one for one in view.machines if not one.ending]
+        self._staying = _sum([*(one.size for one in staying), *(offer.size for offer in coming)])
+        self._free = _sum([*(one.free for one in staying), *(offer.size for offer in coming)])
+        self._free = self._free.plus(_taken(self._wanted, self._left, view.offers, view.oversold), -1)
         self.orders: list[Order] = []
         self.held: Held = ""
         self.message = ""
@@ -97,7 +119,7 @@ class _Growth:
         while not self._stopped:
             if self._left:
                 self._for_pods()
-            elif short := _short(self.total, bounds.minimum):
+            elif short := _short(self._staying, bounds.minimum):
                 self._for_reserve("BelowMinimum", f"the pool is {short} short of its minimum")
             elif short := _short(self._free, bounds.warm):
                 self._for_reserve("BelowWarm", f"free capacity is {short} short of the warm reserve")
@@ -106,7 +128,7 @@ class _Growth:
 
     def _for_pods(self) -> None:
         """Order the node that costs least for what it takes of the pods that wait."""
-        able = [(held_by(one, self._left), one) for one in self._offers]
+        able = [(held_by(one, self._left, self._oversold), one) for one in self._offers]
         able = [(held, one) for held, one in able if held]
         if not able:
             shape, pods = self._left[0]
@@ -118,13 +140,13 @@ class _Growth:
             self._stop("MaxResourceConstraintReached", "another node would exceed the maximum of the pool")
             return
         held, offer = min(fitting, key=lambda one: (one[1].microdollars / one[0], -one[0], one[1].key))
-        room = Room(offer)
+        room = Room(offer, self._oversold)
         before = self._left
         self._left = pack(before, [room])
         taken = sum(pods for _, pods in before) - sum(pods for _, pods in self._left)
         if self._order(offer, "Missing", f"takes {taken} waiting pods, {held / 1000:g} GPUs of {offer.gpus}, at "
                        f"{_dollars(offer)} an hour: the least for what it takes among {len(fitting)} offers"):  # fmt: skip
-            self._free = self._free.plus(offer.size).plus(_taken(before, self._left, [offer]), -1)
+            self._free = self._free.plus(offer.size).plus(_taken(before, self._left, [offer], self._oversold), -1)
 
     def _for_reserve(self, reason: PlanReason, why: str) -> None:
         """Order the node whose compute costs least."""
@@ -150,6 +172,7 @@ class _Growth:
         self._numbers.add(number)
         self._in_flight += 1
         self.total = self.total.plus(offer.size)
+        self._staying = self._staying.plus(offer.size)
         self.orders.append(Order(number=number, offer=offer, reason=reason, message=message))
         return True
 
@@ -172,14 +195,18 @@ def _settles(machine: Machine, now: datetime) -> bool:
     return not machine.leaving and machine.idle_since is not None and now - machine.idle_since < SETTLING
 
 
-def _spare(view: PoolView, total: Size, now: datetime) -> tuple[Machine, ...]:
-    """Return the empty nodes that the pool can do without: those closed already first, then the dearest."""
+def _spare(view: PoolView, now: datetime) -> tuple[Machine, ...]:
+    """Return the empty nodes that the pool can do without: those closed already first, then the dearest.
+
+    Only nodes that are there and stay count: one that is on its way may never come.
+    """
     if view.shrinks is None:
         return ()
-    free = _sum([*(one.free for one in view.machines), *(one.offer.size for one in view.claims)])
+    staying = [one for one in view.machines if not one.ending]
+    total, free = _sum(one.size for one in staying), _sum(one.free for one in staying)
     idle = [
         one
-        for one in view.machines
+        for one in staying
         if one.claim and not one.keep and one.idle_since is not None
         and now - one.idle_since >= view.shrinks and now - one.created_at >= YOUNG
     ]  # fmt: skip
@@ -216,20 +243,20 @@ def _sum(sizes: Iterable[Size]) -> Size:
     return total
 
 
-def _demand(shape: Shape, offers: Sequence[Offer]) -> tuple[int, int, int]:
+def _demand(shape: Shape, view: PoolView) -> tuple[int, int, int]:
     """Sort key: the shape that is hardest to place first."""
-    suitable = [weight(shape, one) for one in offers if suits(shape, one)]
+    suitable = [weight(shape, one, view.oversold) for one in view.offers if suits(shape, one, view.oversold)]
     return (shape.gpus, max(suitable, default=0), shape.vram_bytes)
 
 
-def _taken(before: Sequence[tuple[Shape, int]], after: Sequence[tuple[Shape, int]], offers: Sequence[Offer]) -> Size:
+def _taken(before: Wanted, after: Wanted, offers: Sequence[Offer], oversold: Oversubscription) -> Size:
     """Return what the pods that were placed between two moments take, by the first offer that suits each."""
     left = dict(after)
     total = Size()
     for shape, pods in before:
-        offer = next((one for one in offers if suits(shape, one)), None)
+        offer = next((one for one in offers if suits(shape, one, oversold)), None)
         if offer is not None and (placed := pods - left.get(shape, 0)):
-            thousandths = weight(shape, offer) if not shape.dedicated else 1000 * shape.gpus
+            thousandths = weight(shape, offer, oversold)
             part = Size(
                 tflops_milli=thousandths * offer.tflops_milli // 1000, vram_bytes=thousandths * offer.vram_bytes // 1000
             )
@@ -243,7 +270,8 @@ def _words(shape: Shape) -> str:
     )
     vram = f"{shape.vram_bytes / 2**30:g} GiB" if shape.vram_bytes else f"{shape.vram_milli / 10:g} % VRAM"
     models = f" of {', '.join(shape.models)}" if shape.models else ""
-    return f"{shape.gpus} GPUs{models} with {compute} and {vram} each"
+    other = f", and {shape.other}" if shape.other else ""
+    return f"{shape.gpus} GPUs{models} with {compute} and {vram} each{other}"
 
 
 def _dollars(offer: Offer) -> str:

@@ -14,24 +14,53 @@ from schemas.capacity import Offer
 from schemas.dialects.text import RequestError
 from schemas.dialects.view import POOL_KEY
 from schemas.kube.base import API_VERSION
-from schemas.kube.core import ObjectMeta
-from schemas.kube.nodes import GPUNodeClaimSpec
+from schemas.kube.core import KubePod, ObjectMeta
+from schemas.kube.nodes import GPUNodeClaimSpec, GPUNodeClaimStatus
 from schemas.quantity import QuantityError
 
 _PLURAL: Final = "gpunodeclaims"
 REASON: Final = "tensor-fusion.ai/claim-reason"
+MIRROR: Final = "kubernetes.io/config.mirror"
 
 
 class _Claim(msgspec.Struct):
     metadata: ObjectMeta
     spec: GPUNodeClaimSpec = GPUNodeClaimSpec()
+    status: GPUNodeClaimStatus = GPUNodeClaimStatus()
+
+
+class _Named(msgspec.Struct):
+    metadata: ObjectMeta
+
+
+class _Pods(msgspec.Struct):
+    items: list[KubePod] = []
 
 
 class _Claims(msgspec.Struct):
-    items: list[_Claim] = []
+    items: list[msgspec.Raw] = []
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """The claims of a pool.
+
+    Attributes:
+        claims: Those that can be understood.
+        refused: What is wrong with the others.
+        names: Names of all claims there are, other pools' too: a name is given once.
+        bound: Claims of which the provisioner says that their node is there.
+    """
+
+    claims: tuple[Claim, ...]
+    refused: tuple[str, ...]
+    names: frozenset[str]
+    bound: frozenset[str]
 
 
 _claims = msgspec.json.Decoder(_Claims)
+_claim = msgspec.json.Decoder(_Claim)
+_named = msgspec.json.Decoder(_Named)
+_pods = msgspec.json.Decoder(_Pods)
 
 
 class Claims:
@@ -40,53 +69,53 @@ class Claims:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def of(
-        self, pool: str, offers: tuple[Offer, ...], known: Mapping[str, datetime], now: datetime
-    ) -> tuple[list[Claim], list[str]]:
-        """Return a pool's claims, and what is wrong with those that cannot be understood.
-
-        ``known`` says since when claims have been known. The API server's clock may be another one than ours.
+    async def of(self, pool: str, offers: tuple[Offer, ...], known: Mapping[str, datetime], now: datetime) -> Found:
+        """Return a pool's claims; ``known`` says since when claims have been known. The API server's clock may be another one.
 
         Raises:
             KubeError: The API server did not answer.
         """
         items = _claims.decode(await self._client.call("GET", resource_path(API_VERSION, _PLURAL))).items
-        found, refused = [], []
-        for item in items:
-            meta = item.metadata
+        found, refused, names, bound = [], [], set(), set()
+        for raw in items:
+            meta = _named.decode(raw).metadata
+            names.add(meta.name)
             if meta.annotations.get(POOL_KEY) != pool:
                 continue
             try:
+                item = _claim.decode(raw)
                 offer = offer_of(item.spec, offers)
-            except (RequestError, QuantityError) as error:
+            except (RequestError, QuantityError, msgspec.ValidationError) as error:
                 refused.append(f"claim {meta.name}: {error}")
                 continue
+            if item.status.phase == "Bound":
+                bound.add(meta.name)
             found.append(
                 Claim(
                     name=meta.name,
                     offer=offer,
                     made_at=known.get(meta.name, now),
                     node=item.spec.node_name,
+                    uid=meta.uid,
                     ending=bool(meta.deletion_timestamp),
                 )
             )
-        return found, refused
+        return Found(claims=tuple(found), refused=tuple(refused), names=frozenset(names), bound=frozenset(bound))
 
-    async def make(self, pool: str, uid: str, node_class: str, order: Order) -> bool:
+    async def make(self, pool: str, node_class: str, order: Order) -> bool:
         """Claim a node; return False if somebody else has claimed it under that name.
 
         Raises:
             KubeError: The API server did not take it.
         """
         name = claim_name(pool, order.number)
-        owner = {"apiVersion": API_VERSION, "kind": "GPUPool", "name": pool, "uid": uid, "controller": True}
         document: dict[str, Any] = {
             "apiVersion": API_VERSION,
             "kind": "GPUNodeClaim",
             "metadata": {
                 "name": name,
+                # No owner: whoever deletes a pool by mistake must not lose the nodes that pods are on.
                 "annotations": {POOL_KEY: pool, REASON: f"{order.reason}: {order.message}"},
-                "ownerReferences": [owner],
             },
             "spec": claim_spec(order.offer, name, node_class),
         }
@@ -98,17 +127,31 @@ class Claims:
             return False
         return True
 
-    async def drop(self, name: str) -> None:
-        """Delete a claim; one that is gone stays gone.
+    async def drop(self, claim: Claim) -> None:
+        """Delete exactly this claim; one that is gone stays gone.
 
         Raises:
             KubeError: The API server did not take it.
         """
+        body = msgspec.json.encode({"preconditions": {"uid": claim.uid}})
         try:
-            await self._client.call("DELETE", resource_path(API_VERSION, _PLURAL, "", name))
+            await self._client.call("DELETE", resource_path(API_VERSION, _PLURAL, "", claim.name), body=body)
         except KubeRefusedError as error:
-            if error.code != NOT_FOUND:
+            if error.code not in (NOT_FOUND, CONFLICT):
                 raise
+
+    async def busy(self, node: str) -> str:
+        """Ask the API server what is on a node, or says that it must stay: daemons and what has ended do not count.
+
+        Raises:
+            KubeError: The API server did not answer.
+        """
+        query = {"fieldSelector": f"spec.nodeName={node}"}
+        for pod in _pods.decode(await self._client.call("GET", resource_path("v1", "pods"), query=query)).items:
+            owners = {owner.kind for owner in pod.metadata.owner_references}
+            if not pod.ended and not owners & {"DaemonSet", "Node"} and MIRROR not in pod.metadata.annotations:
+                return f"pod {pod.metadata.namespace}/{pod.metadata.name} is on it"
+        return ""
 
     async def close(self, node: str, *, leaving: bool) -> None:
         """Close a node to pods and mark it as one that is to go, or take both back.

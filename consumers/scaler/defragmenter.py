@@ -20,7 +20,7 @@ from bus.kube.client import MERGE, Client, resource_path
 from bus.kube.errors import CONFLICT, NOT_FOUND, TOO_MANY_REQUESTS, KubeRefusedError
 from bus.streams import LEDGER, STATE
 from consumers.scaler.campaign import Schedule, chosen, due, emptying, ended, out_of_time, schedule_of, skipped
-from consumers.scaler.pools import Pools
+from consumers.scaler.pools import SOURCE_LABEL, Pools
 from schemas.defrag import Campaign, Defrag
 from schemas.dialects.text import RequestError
 from schemas.event import Event
@@ -32,7 +32,6 @@ from schemas.pod import GpuRequest, Pod
 log = logging.getLogger("gpubus.scaler")
 
 KIND: Final = "defrag"
-SOURCE_LABEL: Final = "tensor-fusion.ai/defrag-source"
 KEEP: Final = ("tensor-fusion.ai/do-not-disrupt", "karpenter.sh/do-not-disrupt")
 ASK_TIMEOUT_S: Final = 20.0
 OK: Final = 200
@@ -155,8 +154,7 @@ class Defragmenter:
         for uid in sorted(held):
             blocked = blocked or await self._evict(held[uid], uid)
             self._step("evicted")
-        assert campaign.since is not None  # noqa: S101  for mypy: a node comes with the time
-        waiting = self._pools.waiting_since(campaign.pool, campaign.since)
+        waiting = self._pools.waiting_since(campaign.pool, campaign.slot)
         return emptying(campaign, await self._held(campaign.node), waiting, blocked, now)
 
     async def _held(self, node: str) -> dict[str, str]:
@@ -186,6 +184,19 @@ class Defragmenter:
                 return f"{pod}: {' '.join(error.causes) or error.message}"
             raise
         return ""
+
+    async def forget(self, pool: str) -> None:
+        """Open the nodes of a campaign again and forget it: its pool is no more.
+
+        Raises:
+            BusError, KubeError: What could not be reached.
+        """
+        seq, campaign = await self._read(pool)
+        if campaign is None:
+            return
+        if not campaign.reopened:
+            await self._reopen(campaign)
+        await records.erase(self._bus, subjects.state(KIND, pool), expected=seq)
 
     async def _reopen(self, campaign: Campaign) -> None:
         for node in campaign.closed:

@@ -1,5 +1,6 @@
 """The external scaler: somebody else's service that recommends requests (``externalScaler``)."""
 
+import asyncio
 import base64
 from datetime import datetime
 from typing import Any, Final
@@ -60,22 +61,34 @@ async def ask(http: httpx.AsyncClient, client: Client, external: External, key: 
     namespace, workload = key
     body: dict[str, Any] = {"workloadName": workload, "namespace": namespace, "currentResources": quantities(now)}
     headers = await _headers(client, external, namespace)
+    content = await _content(http, external.url, body, headers)
     try:
-        response = await http.post(external.url, json=body, headers=headers, timeout=TIMEOUT_S)
-    except httpx.HTTPError as error:
-        raise ExternalError(f"{external.url} did not answer: {str(error) or type(error).__name__}") from None
-    if not response.is_success:
-        raise ExternalError(f"{external.url} answered {response.status_code}")
-    if len(response.content) > MOST_BYTES:
-        raise ExternalError(f"{external.url} answered {len(response.content)} bytes: at most {MOST_BYTES} are read")
-    try:
-        answer = msgspec.json.decode(response.content, type=_Answer)
+        answer = msgspec.json.decode(content, type=_Answer)
         resources = read_resources(answer.recommended_resources, "recommendedResources")
     except (msgspec.DecodeError, RequestError) as error:
         raise ExternalError(f"{external.url} answered what cannot be understood: {error}") from None
     if not (answer.need_scale_up or answer.need_scale_down) or resources == GpuResources():
         return Advice(reason=answer.reason or "the external scaler has nothing to change")
     return Advice(source="external", resources=resources, reason=answer.reason or "recommended by the external scaler")
+
+
+async def _content(http: httpx.AsyncClient, url: str, body: dict[str, Any], headers: dict[str, str]) -> bytes:
+    """Return what is answered, all of it within the time allowed: who drips must not hold up the workloads behind it."""
+    found = bytearray()
+    try:
+        async with (
+            asyncio.timeout(TIMEOUT_S),
+            http.stream("POST", url, json=body, headers=headers, timeout=TIMEOUT_S) as response,
+        ):
+            if not response.is_success:
+                raise ExternalError(f"{url} answered {response.status_code}")
+            async for part in response.aiter_bytes():
+                found += part
+                if len(found) > MOST_BYTES:
+                    raise ExternalError(f"{url} answered more than {MOST_BYTES} bytes")
+    except (httpx.HTTPError, httpx.StreamError, TimeoutError) as error:
+        raise ExternalError(f"{url} did not answer: {str(error) or type(error).__name__}") from None
+    return bytes(found)
 
 
 async def _headers(client: Client, external: External, namespace: str) -> dict[str, str]:

@@ -74,16 +74,33 @@ def advise(scaling: AutoScaling, use: WorkloadUse, stated: GpuResources, qos: Qo
     neither takes away what the other asks for.
     """
     rule = active_rule(scaling.cron, now)
-    if rule is not None:
-        return Advice(source="cron", resources=rule.desired, rule=rule.name, reason=f"cron rule {rule.name} is active")
     measured = recommend(scaling.auto, use, stated, qos) if scaling.auto is not None else Advice()
     other = use.external if scaling.external is not None else None
-    if other is None or not other.source:
-        return measured
-    if not measured.source:
-        return other
-    return Advice(
-        source="external",
-        resources=at_least(other.resources, measured.resources),
-        reason=f"{other.reason}; {measured.reason}",
-    )
+    if rule is not None:
+        found = Advice(source="cron", resources=rule.desired, rule=rule.name, reason=f"cron rule {rule.name} is active")
+    elif other is None or not other.source:
+        found = measured
+    elif not measured.source:
+        found = other
+    else:
+        found = Advice(
+            source="external",
+            resources=at_least(other.resources, measured.resources),
+            reason=f"{other.reason}; {measured.reason}",
+        )
+    return msgspec.structs.replace(found, resources=_bounded(found.resources, use.held))
+
+
+def _bounded(advised: GpuResources, held: GpuAmounts) -> GpuResources:
+    """Return advice that leaves workers the VRAM that they use, with no limit below its request, whoever it comes from."""
+    requests, limits = advised.requests, advised.limits
+    if requests.vram_bytes:
+        vram = max(requests.vram_bytes, held.vram_bytes)
+        requests = msgspec.structs.replace(requests, vram_bytes=vram)
+    fields = ("tflops_milli", "compute_milli", "vram_bytes")
+    floors = {
+        field: max(getattr(limits, field), getattr(requests, field)) for field in fields if getattr(limits, field)
+    }
+    if limits.vram_bytes:
+        floors["vram_bytes"] = max(floors["vram_bytes"], held.vram_bytes)
+    return GpuResources(requests=requests, limits=msgspec.structs.replace(limits, **floors))

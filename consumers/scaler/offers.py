@@ -15,6 +15,7 @@ from schemas.quantity import QuantityError, format_bytes, format_milli, parse_by
 
 _MODEL: Final = "gpuModel"
 _VENDOR: Final = "gpuVendor"
+MOST_GPUS: Final = 128
 MOST_BYTES: Final = 1 << 20
 
 
@@ -124,7 +125,7 @@ def offer_of(spec: GPUNodeClaimSpec, known: Iterable[Offer]) -> Offer:
     gpus = spec.gpu_device_offered
     tflops = parse_milli(str(spec.tflops_offered), field="tflopsOffered")
     vram = parse_bytes(str(spec.vram_offered), field="vramOffered")
-    if not gpus or tflops < gpus or vram < gpus:
+    if not 1 <= gpus <= MOST_GPUS or tflops < gpus or vram < gpus:
         raise RequestError(
             "spec.gpuDeviceOffered", str(gpus), f"with {tflops / 1000:g} TFLOPS and {vram} bytes of VRAM is no node",
             "state gpuDeviceOffered, tflopsOffered and vramOffered",

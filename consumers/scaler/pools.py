@@ -1,5 +1,6 @@
 """Pools as the bus tells of them: nodes, what is free on them, and what waits. The fold; no I/O."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Final, TypeVar
 
@@ -8,10 +9,11 @@ import msgspec
 from bus import codec, subjects
 from bus.errors import UndecodableError
 from bus.follower import Record
-from consumers.scaler.sizes import LEAVING_LABEL, Claim, Machine, PoolView, claim_number
+from consumers.scaler.claims import Found
+from consumers.scaler.sizes import Claim, Machine, PoolView, claim_number
 from consumers.scaler.wanted import CURABLE, PATIENCE, bounds_of, compaction_of, shape_of
 from schemas.capacity import Offer, PoolCapacity, Shape, Shortage, Size
-from schemas.cluster import GpuInventory, Node
+from schemas.cluster import GpuInventory, Node, Oversubscription
 from schemas.kube.defaults import Settings
 from schemas.kube.pools import GPUPoolSpec
 from schemas.kube.resources import CustomResource
@@ -29,6 +31,12 @@ LEDGER_FILTERS = ("gpubus.ledger.node.*",)
 
 CLAIM_LABEL: Final = "tensor-fusion.ai/node-claim"
 """Label of a node that names its claim, where it is not called as its claim says."""
+
+SOURCE_LABEL: Final = "tensor-fusion.ai/defrag-source"
+"""Label of a node that a campaign has closed."""
+
+MOST_SHAPES: Final = 100
+"""Shapes that are told and planned for at a time: a message has its bounds."""
 
 KEEP_LABELS: Final = ("tensor-fusion.ai/do-not-disrupt", "karpenter.sh/do-not-disrupt")
 
@@ -56,109 +64,133 @@ class Pools:
         item = self._settings.pools.items.get(("", pool))
         return item.spec if item is not None else None
 
-    def uid(self, pool: str) -> str:
-        """Return the UID of a pool's object."""
-        item = self._settings.pools.items.get(("", pool))
-        return item.metadata.uid if item is not None else ""
-
-    def view(
-        self, pool: str, before: PoolCapacity, claims: list[Claim], offers: tuple[Offer, ...], now: datetime
-    ) -> PoolView:
+    def view(self, pool: str, before: PoolCapacity, found: Found, offers: tuple[Offer, ...], now: datetime) -> PoolView:
         """Return what a pool's plan depends on; ``before`` is what was written down at the last look.
 
         Raises:
-            QuantityError: An amount of the pool's bounds cannot be read.
+            QuantityError, RequestError: The pool's bounds cannot be followed.
         """
         spec = self._settings.pools.items["", pool].spec
-        machines = self._machines(pool, claims, before.idle_since, now)
+        known = self._settings.pool(pool)
+        oversold = known.oversubscription if known is not None else Oversubscription()
+        nodes = self._nodes_of(found.claims)
+        came = {*before.came, *found.bound, *nodes}
+        machines = self._machines(pool, before, found.claims, oversold, now)
         there = {machine.claim for machine in machines}
         coming = tuple(
-            msgspec.structs.replace(claim, ending=claim.ending or claim.name in before.given_up)
-            for claim in claims
+            # One that came and is not here now, in another pool say, counts for the maximum and is nobody's to give up.
+            msgspec.structs.replace(claim, ending=claim.ending or claim.name in came or claim.name in before.given_up)
+            for claim in found.claims
             if claim.name not in there
         )
-        numbers = {claim_number(pool, claim.name) for claim in claims}
+        numbers = {claim_number(pool, name) for name in (*found.names, *self._nodes)}
         return PoolView(
             bounds=bounds_of(spec.capacity_config), machines=machines, claims=coming, missing=self._missing(pool, now),
-            offers=offers, failures=before.failures, shrinks=compaction_of(spec),
+            offers=offers, failures=before.failures, shrinks=compaction_of(spec), oversold=oversold,
             numbers=frozenset(number for number in numbers if number is not None),
         )  # fmt: skip
 
+    def came(self, before: PoolCapacity, found: Found) -> tuple[str, ...]:
+        """Return the claims whose node has come, at any time, as far as they still exist."""
+        names = {*before.came, *found.bound, *self._nodes_of(found.claims)}
+        return tuple(sorted(names & {claim.name for claim in found.claims}))
+
+    def _nodes_of(self, claims: Iterable[Claim]) -> dict[str, list[str]]:
+        """Return the nodes of each claim, whichever pool they are in: by their label, else as the claim calls them."""
+        by_node = {claim.node: claim.name for claim in claims if claim.node}
+        names = {claim.name for claim in claims}
+        found: dict[str, list[str]] = {}
+        for name, node in self._nodes.items():
+            labelled = node.labels.get(CLAIM_LABEL, "")
+            claim = labelled if labelled in names else "" if labelled else by_node.get(name, "")
+            if claim:
+                found.setdefault(claim, []).append(name)
+        return found
+
     def _machines(
-        self, pool: str, claims: list[Claim], idle: dict[str, datetime], now: datetime
+        self, pool: str, before: PoolCapacity, claims: tuple[Claim, ...], oversold: Oversubscription, now: datetime
     ) -> tuple[Machine, ...]:
-        """Return the nodes of a pool that have shown their GPUs; ``idle`` says since when those that were are empty."""
-        by_node = {claim.node: claim for claim in claims}
+        """Return the nodes of a pool that have shown their GPUs."""
         by_name = {claim.name: claim for claim in claims}
+        claim_of = {node: (name, len(nodes)) for name, nodes in self._nodes_of(claims).items() for node in nodes}
         found = []
         for name, node in sorted(self._nodes.items()):
             inventory = self._inventories.get(name)
             if node.pool != pool or inventory is None or not inventory.gpus:
                 continue
-            claim = by_name.get(node.labels.get(CLAIM_LABEL, "")) or by_node.get(name)
-            size, free, empty = self._size(node, inventory)
+            claimed, sharing = claim_of.get(name, ("", 0))
+            claim = by_name.get(claimed)
+            leaving = name in before.closed and node.unschedulable
+            size, free, empty = self._size(node, inventory, oversold, ours=leaving or _is_source(node))
+            ours = CLAIM_LABEL in node.labels or claim_number(pool, name) is not None
             found.append(
                 Machine(
                     name=name,
                     size=size,
                     free=free,
                     created_at=claim.made_at if claim is not None else now,
-                    claim=claim.name if claim is not None else "",
+                    claim=claimed,
                     offer=claim.offer if claim is not None else None,
-                    idle_since=idle.get(name, now) if empty else None,
-                    keep=any(node.labels.get(label) == "true" for label in KEEP_LABELS),
-                    leaving=node.labels.get(LEAVING_LABEL) == "true" and node.unschedulable,
+                    idle_since=before.idle_since.get(name, now) if empty else None,
+                    # A node that an operator has closed is the operator's; one of two with a claim would take the other along.
+                    keep=sharing > 1
+                    or (node.unschedulable and not leaving)
+                    or any(node.labels.get(label) == "true" for label in KEEP_LABELS),
+                    leaving=leaving,
+                    ending=claim.ending if claim is not None else ours or leaving,
                 )
             )
         return tuple(found)
 
-    def _size(self, node: Node, inventory: GpuInventory) -> tuple[Size, Size, bool]:
-        """Return the node's GPUs, what is free of them, and whether it is known that nobody is on it."""
+    def _size(
+        self, node: Node, inventory: GpuInventory, oversold: Oversubscription, *, ours: bool
+    ) -> tuple[Size, Size, bool]:
+        """Return the node's GPUs, what is free of them, and whether nobody is known to be on it.
+
+        Free is what may still be asked for, but no more than there is. ``ours`` tells that it was we who closed the node.
+        """
         held = self._held.get(node.name, ())
-        leaving = node.labels.get(LEAVING_LABEL) == "true"
         taken: dict[str, tuple[int, int]] = {}
         for allocation in held or ():
             for grant in allocation.gpus:
                 tflops, vram = taken.get(grant.uuid, (0, 0))
                 taken[grant.uuid] = (tflops + grant.tflops_milli, vram + grant.vram_bytes)
         size = free = Size()
-        open_to_pods = held is not None and node.ready and (leaving or not node.unschedulable)
+        open_to_pods = held is not None and node.ready and (ours or not node.unschedulable)
+        host = (node.memory_bytes * oversold.host_memory + node.disk_bytes * oversold.host_disk) // 100
         for gpu in inventory.gpus:
             size = size.plus(Size(gpus=1, tflops_milli=gpu.tflops_milli, vram_bytes=gpu.vram_bytes))
             usable = gpu.healthy and not gpu.used_by and gpu.uuid not in (*node.cordoned_gpus, *node.claimed_gpus)
             if open_to_pods and usable:
                 tflops, vram = taken.get(gpu.uuid, (0, 0))
+                left = gpu.tflops_milli * oversold.tflops_ratio // 100 - tflops
+                room = gpu.vram_bytes + host // len(inventory.gpus) - vram
                 free = free.plus(
                     Size(
                         gpus=int(gpu.uuid not in taken),
-                        tflops_milli=max(gpu.tflops_milli - tflops, 0),
-                        vram_bytes=max(gpu.vram_bytes - vram, 0),
+                        tflops_milli=max(min(left, gpu.tflops_milli), 0),
+                        vram_bytes=max(min(room, gpu.vram_bytes), 0),
                     )
                 )
-        # Other pods are daemons, or claim GPUs by hand and are in ``claimed_gpus``.
-        empty = held is not None and not held and not node.claimed_gpus
-        return size, free, empty
+        foreign = any(gpu.used_by for gpu in inventory.gpus) or bool(node.claimed_gpus)
+        return size, free, held is not None and not held and not foreign
 
     def _missing(self, pool: str, now: datetime) -> tuple[Shortage, ...]:
-        """Return what has waited in a pool, for a reason that another node may cure."""
+        """Return what has waited in a pool, for a reason that another node may cure; the most pods of the oldest shapes."""
         found: dict[Shape, list[Waiting]] = {}
         for one in self._waiting.values():
             if one.request.pool == pool and one.reason in CURABLE and now - one.since >= PATIENCE:
                 found.setdefault(shape_of(one.request), []).append(one)
-        return tuple(
-            sorted(
-                (
-                    Shortage(
-                        shape=shape,
-                        pods=len(pods),
-                        reason=min(pods, key=lambda pod: (pod.since, pod.uid)).reason,
-                        since=min(pod.since for pod in pods),
-                    )
-                    for shape, pods in found.items()
-                ),
-                key=lambda short: (short.since, msgspec.json.encode(short.shape)),
+        shortages = (
+            Shortage(
+                shape=shape,
+                pods=len(pods),
+                reason=min(pods, key=lambda pod: (pod.since, pod.uid)).reason,
+                since=min(pod.since for pod in pods),
             )
+            for shape, pods in found.items()
         )
+        return tuple(sorted(shortages, key=lambda short: (short.since, msgspec.json.encode(short.shape)))[:MOST_SHAPES])
 
     def lightly_used(self, pool: str, threshold: int) -> list[Allocation]:
         """Return what pods hold of those nodes of a pool of whose physical VRAM at most ``threshold`` percent is granted."""
@@ -230,6 +262,10 @@ class Pools:
     def forget_records(self) -> None:
         """LEDGER was made anew."""
         self._held.clear()
+
+
+def _is_source(node: Node) -> bool:
+    return node.labels.get(SOURCE_LABEL) == "true"
 
 
 def _put(items: dict[str, T], name: str, record: Record, struct: type[T]) -> None:

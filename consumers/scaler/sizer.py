@@ -27,12 +27,13 @@ from bus.streams import CAPACITY, LEDGER, STATE, TICK
 from bus.tasks import end
 from bus.worker import Dead, Done, Outcome, Retry, Worker
 from consumers.scaler.capacity import plan_capacity
-from consumers.scaler.claims import Claims
+from consumers.scaler.claims import Claims, Found
 from consumers.scaler.defragmenter import Defragmenter
 from consumers.scaler.offers import satisfies
 from consumers.scaler.pools import LEDGER_FILTERS, STATE_FILTERS, Pools
-from consumers.scaler.sizes import CapacityPlan, Claim, PoolView
+from consumers.scaler.sizes import CapacityPlan, PoolView
 from schemas.capacity import Offer, PoolCapacity, Size
+from schemas.dialects.text import RequestError
 from schemas.event import Event
 from schemas.kube.pools import GPUPoolSpec
 from schemas.ledger import NodeRecord
@@ -47,6 +48,7 @@ TICKS: Final = ConsumerSpec(
 )
 CONCURRENCY: Final = 4
 SYNC_S: Final = 5.0
+MOST_TEXT: Final = 2000
 ORDERING: Final = "Provisioned"
 """The mode of pools whose nodes are ordered by claims; others' nodes come and go without us."""
 
@@ -135,28 +137,36 @@ class Sizer:
                     await timers.keep_ticking(self._bus, KIND, pool, EVERY, now=datetime.now(UTC))
                     timed.add(pool)
                 for pool in sorted((timed | self.pools.recorded.keys()) - wanted):
-                    await timers.cancel(self._bus, KIND, pool)
-                    seq, _ = await self._read(pool)
-                    if seq:
-                        await records.erase(self._bus, subjects.state(KIND, pool), expected=seq)
+                    await self._forget(pool)
                     timed.discard(pool)
-            except (BusError, TimeoutError) as error:
+            except (BusError, KubeError, TimeoutError) as error:
                 log.info("timers could not be set: %s; trying again", error)
             await asyncio.sleep(SYNC_S)
 
+    async def _forget(self, pool: str) -> None:
+        """End what belongs to a pool that is no more; its claims stay, for pods may be on their nodes."""
+        await timers.cancel(self._bus, KIND, pool)
+        await self._defragmenter.forget(pool)
+        seq, record = await self._read(pool)
+        for node in record.closed:
+            await self._claims.close(node, leaving=False)
+        if seq:
+            await records.erase(self._bus, subjects.state(KIND, pool), expected=seq)
+
     async def handle(self, delivery: Delivery) -> Outcome:
-        """Look at the pool that a tick is for."""
+        """Look at the pool that a tick is for; what is wrong with its size does not keep a campaign from its end."""
         _, _, _, *name = subjects.names(delivery.subject)
         if len(name) != 1:
             return Dead(f"subject {delivery.subject} names no pool")
-        try:
-            await self.look(name[0])
-            await self.defragment(name[0])
-        except (BusError, KubeError) as error:
-            self._counts["failures"] += 1
-            log.info("pool %s: %s; it is looked at again", name[0], error)
-            return Retry(2.0)
-        return Done()
+        outcome: Outcome = Done()
+        for look in (self.look, self.defragment):
+            try:
+                await look(name[0])
+            except (BusError, KubeError) as error:
+                self._counts["failures"] += 1
+                log.info("pool %s: %s; it is looked at again", name[0], error)
+                outcome = Retry(2.0)
+        return outcome
 
     async def look(self, pool: str) -> None:
         """Look at one pool: plan, write down, do.
@@ -169,17 +179,18 @@ class Sizer:
             seq, before = await self._read(pool)
             await self._tell(before, seq)
             offers = self._offers_of(spec)
-            claims, refused = await self._claims.of(pool, offers, before.claims, now)
+            found = await self._claims.of(pool, offers, before.claims, now)
             self._step("read")
             try:
-                view = self.pools.view(pool, before, claims, offers, now)
-            except QuantityError as error:
+                view = self.pools.view(pool, before, found, offers, now)
+            except (QuantityError, RequestError) as error:
                 log.warning("pool %s: %s", pool, error)
                 return
             plan = plan_capacity(view, now)
             if spec.node_manager_config.provisioning_mode != ORDERING:
-                plan = CapacityPlan()
-            after = _record(view, plan, before, claims, refused)
+                # Its nodes come and go without us; what we closed while they did not is opened again.
+                plan = CapacityPlan(reopen=tuple(one for one in view.machines if one.leaving and not one.ending))
+            after = _record(view, plan, before, found, self.pools.came(before, found))
             self._step("planned")
             if after != before:
                 try:
@@ -188,7 +199,7 @@ class Sizer:
                     self._counts["overtaken"] += 1
                     continue
             self._step("written")
-            await self._carry_out(pool, spec, plan, after)
+            await self._carry_out(pool, spec, plan, after, found)
             await self._tell(after, seq)
             self._counts["looks"] += 1
             return
@@ -206,16 +217,17 @@ class Sizer:
         requirements = provisioner.gpu_requirements if provisioner is not None else ()
         return tuple(one for one in self._offers if satisfies(one, requirements))
 
-    async def _carry_out(self, pool: str, spec: GPUPoolSpec, plan: CapacityPlan, record: PoolCapacity) -> None:
+    async def _carry_out(
+        self, pool: str, spec: GPUPoolSpec, plan: CapacityPlan, record: PoolCapacity, found: Found
+    ) -> None:
+        by_name = {claim.name: claim for claim in found.claims}
         for name in record.given_up:
-            await self._claims.drop(name)
+            # What stands on a node by the name of its claim tells that it came, whatever we have heard of it.
+            if await self._stays(by_name[name].node or name):
+                continue
+            await self._claims.drop(by_name[name])
             self._counts["given_up"] += 1
             self._step("dropped")
-        provisioner = spec.node_manager_config.node_provisioner
-        for order in plan.orders:
-            node_class = provisioner.node_class if provisioner is not None else ""
-            self._counts["ordered"] += await self._claims.make(pool, self.pools.uid(pool), node_class, order)
-            self._step("ordered")
         for machine in plan.reopen:
             await self._claims.close(machine.name, leaving=False)
             self._counts["reopened"] += 1
@@ -224,18 +236,27 @@ class Sizer:
             self._counts["closed"] += 1
             self._step("closed")
         for machine in plan.remove:
-            if await self._is_empty(machine.name):
-                await self._claims.drop(machine.claim)
-                self._counts["removed"] += 1
-                self._step("removed")
+            if why := await self._stays(machine.name):
+                log.info("node %s is not given back: %s", machine.name, why)
+                continue
+            await self._claims.drop(by_name[machine.claim])
+            self._counts["removed"] += 1
+            self._step("removed")
+        provisioner = spec.node_manager_config.node_provisioner
+        for order in plan.orders:
+            node_class = provisioner.node_class if provisioner is not None else ""
+            self._counts["ordered"] += await self._claims.make(pool, node_class, order)
+            self._step("ordered")
 
-    async def _is_empty(self, node: str) -> bool:
-        """Ask the ledger itself whether no pod is on a node: what we have heard of it may be late."""
+    async def _stays(self, node: str) -> str:
+        """Ask the ledger itself and the API server why a node must stay: what we have heard of it may be late."""
         stored = await records.latest(self._bus, LEDGER, subjects.ledger_node(node))
         try:
-            return not stored.payload or not decode_as(NodeRecord, stored.payload).data.allocations
+            if stored.payload and decode_as(NodeRecord, stored.payload).data.allocations:
+                return "its ledger record names pods"
         except UndecodableError:
-            return False
+            return "its ledger record cannot be read"
+        return await self._claims.busy(node)
 
     async def _read(self, pool: str) -> tuple[int, PoolCapacity]:
         stored = await records.latest(self._bus, STATE, subjects.state(KIND, pool))
@@ -276,18 +297,18 @@ class Sizer:
 
 
 def _record(
-    view: PoolView, plan: CapacityPlan, before: PoolCapacity, claims: list[Claim], refused: list[str]
+    view: PoolView, plan: CapacityPlan, before: PoolCapacity, found: Found, came: tuple[str, ...]
 ) -> PoolCapacity:
     """Return what is to be written down of a look."""
-    there = {claim.name for claim in view.claims}
-    given_up = {*before.given_up, *(claim.name for claim in plan.give_up)} & there
+    there = {claim.name for claim in found.claims}
+    given_up = ({*before.given_up, *(claim.name for claim in plan.give_up)} & there) - set(came)
     coming = Size()
     for claim in view.claims:
         coming = coming.plus(claim.offer.size)
     total = available = Size()
     for machine in view.machines:
         total, available = total.plus(machine.size), available.plus(machine.free)
-    idle = {machine.name: machine.idle_since for machine in view.machines if machine.idle_since is not None}
+    closed = {machine.name for machine in view.machines if machine.leaving} | {one.name for one in plan.close}
     return PoolCapacity(
         pool=before.pool,
         total=total,
@@ -295,9 +316,11 @@ def _record(
         coming=coming,
         missing=view.missing,
         held=plan.held,
-        message="; ".join(filter(None, [plan.message, *refused])),
-        claims={claim.name: claim.made_at for claim in sorted(claims, key=lambda one: one.name)},
+        message="; ".join(filter(None, [plan.message, *found.refused]))[:MOST_TEXT],
+        claims={claim.name: claim.made_at for claim in sorted(found.claims, key=lambda one: one.name)},
+        came=came,
+        closed=tuple(sorted(closed - {one.name for one in plan.reopen})),
         given_up=tuple(sorted(given_up)),
         failures=plan.failures,
-        idle_since=idle,
+        idle_since={machine.name: machine.idle_since for machine in view.machines if machine.idle_since is not None},
     )

@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from schemas.capacity import Failure, Held, Offer, PlanReason, Shortage, Size
+from schemas.cluster import Oversubscription
 
 LEAVING_LABEL: Final = "tensor-fusion.ai/should-delete"
 """Label of a node that is to be given back (likewise)."""
@@ -28,6 +29,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
         idle_since: Since when no pod has been on it; None while one is.
         keep: Whether it must not be disrupted.
         leaving: Whether we have closed it to pods, to give it back.
+        ending: Whether its claim is gone or going: it counts for the maximum, and nobody waits for it any more.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     idle_since: datetime | None = None
     keep: bool = False
     leaving: bool = False
+    ending: bool = False
     offer: Offer | None = None
 
 
@@ -47,6 +50,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         made_at: Since when it has been known.
         node: What it is to be called.
+        uid: UID of its object.
         ending: Whether the claim has been deleted and is not gone yet.
     """
 
@@ -54,6 +58,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     offer: Offer
     made_at: datetime
     node: str = ""
+    uid: str = ""
     ending: bool = False
 
 
@@ -63,6 +68,7 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         claims: Those whose node is not there yet.
         numbers: Claims are named by the lowest numbers that are not among these.
+        oversold: How far the pool sells more than there is.
         shrinks: How long a node must have been empty before it is given back; None keeps all.
     """
 
@@ -73,6 +79,7 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     offers: tuple[Offer, ...] = ()
     failures: tuple[Failure, ...] = ()
     numbers: frozenset[int] = frozenset()
+    oversold: Oversubscription = Oversubscription()
     shrinks: timedelta | None = None
 
 

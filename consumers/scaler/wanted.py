@@ -6,13 +6,15 @@ from typing import Final
 from consumers.scaler.sizes import Bounds
 from schemas import reasons
 from schemas.capacity import Shape, Size
-from schemas.durations import seconds
+from schemas.dialects.text import RequestError, seconds
 from schemas.kube.pools import CapacityConfig, GPUPoolSpec, ResourceUnit
 from schemas.pod import GpuRequest
 from schemas.quantity import parse_bytes, parse_milli
 
 PATIENCE: Final = timedelta(seconds=10)
 """How long a pod must have waited before a node is ordered for it (tensorfusion.md §9)."""
+
+LONGEST_S: Final = 366 * 86_400
 
 CURABLE: Final = frozenset(
     (
@@ -52,9 +54,19 @@ def _size(unit: ResourceUnit | None, field: str) -> Size:
 
 
 def compaction_of(spec: GPUPoolSpec) -> timedelta | None:
-    """Return how long a node must be empty before it is given back; None where none is to be."""
+    """Return how long a node must be empty before it is given back; None where none is to be.
+
+    Raises:
+        RequestError: It cannot be followed.
+    """
     compaction = spec.node_manager_config.node_compaction
-    return timedelta(seconds=seconds(compaction.period)) if compaction is not None else None
+    if compaction is None:
+        return None
+    field = "spec.nodeManagerConfig.nodeCompaction.period"
+    period = seconds(compaction.period, field=field)
+    if period > LONGEST_S:
+        raise RequestError(field, compaction.period, f"is more than {LONGEST_S // 3600}h", "write one such as 30m")
+    return timedelta(seconds=period)
 
 
 def shape_of(request: GpuRequest) -> Shape:
@@ -70,4 +82,19 @@ def shape_of(request: GpuRequest) -> Shape:
         memory_bytes=request.memory_bytes,
         models=request.models,
         vendor=request.vendor,
+        other=", ".join(word for word, asked in _others(request) if asked),
+    )
+
+
+def _others(request: GpuRequest) -> tuple[tuple[str, object], ...]:
+    """Return in words what a request may ask for that an offer does not tell, each with what is asked."""
+    return (
+        ("words of the model", request.model_words or request.excluded_model_words),
+        ("UUIDs", request.uuids or request.excluded_uuids),
+        ("GPU indices", request.gpu_indices),
+        ("a partition", request.isolation == "partitioned" or request.partition_template),
+        ("a mode of the GPU", request.vgpu_mode),
+        ("a NUMA node", request.numa_bind),
+        ("a topology", request.topology),
+        ("rules for nodes", request.nodes),
     )

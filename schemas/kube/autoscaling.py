@@ -20,6 +20,9 @@ FIELD: Final = "spec.autoScalingConfig"
 _COMPUTE: Final = Percentiles(lower=0.5, target=0.95, upper=0.99)
 _VRAM: Final = Percentiles(lower=0.5, target=0.98, upper=0.99)
 _INTERVAL: Final = "1m"
+_MOST_S: Final = 30 * 86_400
+"""Longer than anybody waits for a recommendation, and well within what a timer can be set to."""
+
 _LEAST_INTERVAL_S: Final = 15
 """Use is recorded at this rate: looking more often sees nothing new."""
 
@@ -131,7 +134,10 @@ def _ratios(written: AutoSetResources, resource: str, least: float, most: float,
 
 
 def _external(written: ExternalScaler, field: str) -> External:
-    parts = urlsplit(written.url)
+    try:
+        parts = urlsplit(written.url)
+    except ValueError:
+        parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise RequestError(
             f"{field}.url", written.url, "is no HTTP URL", "write one such as http://scaler.ns.svc/advise"
@@ -158,6 +164,7 @@ def _decimal(written: str | msgspec.UnsetType, default: float, field: str, *, mo
 def _duration(written: str | msgspec.UnsetType, default: str, field: str, *, least: int) -> int:
     text = written if isinstance(written, str) else default
     length = seconds(text, field=field)
-    if length < least:
-        raise RequestError(field, text, f"is less than {least}s", f"write at least {least}s")
+    if not least <= length <= _MOST_S:
+        fix = f"write one from {least}s to {_MOST_S // 3600}h"
+        raise RequestError(field, text, f"is not from {least}s to {_MOST_S // 3600}h", fix)
     return length

@@ -10,7 +10,9 @@ from consumers.scaler.capacity import MOST_IN_FLIGHT, exceeds, plan_capacity
 from consumers.scaler.packing import suits
 from consumers.scaler.sizes import Bounds, Claim, Machine, PoolView
 from schemas.capacity import Failure, Offer, Shape, Shortage, Size
+from schemas.cluster import Oversubscription
 
+PLAIN = Oversubscription()
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GIB = 2**30
 OFFERS = tuple(
@@ -50,7 +52,7 @@ def machines(draw):
             Machine(
                 name=f"n{number}", size=offer.size, free=free, created_at=draw(minutes), idle_since=idle,
                 claim=f"pool-{number}" if ours else "", keep=draw(st.booleans()),
-                offer=offer, leaving=ours and draw(st.booleans()),
+                offer=offer, leaving=ours and draw(st.booleans()), ending=draw(st.booleans()),
             )
         )  # fmt: skip
     return tuple(found)
@@ -101,17 +103,21 @@ def test_a_plan_never_exceeds_the_maximum_nor_falls_below_the_minimum_or_the_res
     for order in plan.orders:
         grown = grown.plus(order.offer.size)
         assert not exceeds(grown, view.bounds.maximum)
-    shrunk = total(view)
+    staying = [one for one in view.machines if not one.ending]
+    shrunk = Size()
+    for one in staying:
+        shrunk = shrunk.plus(one.size)
     for one in (*plan.remove, *plan.close):
         shrunk = shrunk.plus(one.size, -1)
         assert not below(shrunk, view.bounds.minimum)
         assert one.claim
         assert not one.keep
+        assert not one.ending
         assert one.free == one.size
         assert NOW - one.idle_since >= view.shrinks
     assert not (plan.orders and (plan.remove or plan.close or plan.reopen))
     decided = {one.name for one in (*plan.remove, *plan.reopen)}
-    assert decided == {one.name for one in view.machines if one.leaving}
+    assert decided == {one.name for one in view.machines if one.leaving and not one.ending}
 
 
 @given(views())
@@ -151,6 +157,6 @@ def test_orders_are_enough_for_every_pod_that_an_offer_takes_and_for_no_more(fou
         Claim(name=f"pool-{one.number}", offer=one.offer, made_at=NOW) for one in plan_capacity(view, NOW).orders
     )
     again = plan_capacity(msgspec.structs.replace(view, claims=claims, numbers=frozenset(range(len(claims)))), NOW)
-    unfit = any(not any(suits(one.shape, offer) for offer in OFFERS) for one in found)
+    unfit = any(not any(suits(one.shape, offer, PLAIN) for offer in OFFERS) for one in found)
     assert not again.orders
     assert again.held in ({"NoOffer"} if unfit else {""}) | {"TooManyInFlight"}

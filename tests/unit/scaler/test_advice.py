@@ -177,8 +177,8 @@ def test_a_cron_rule_decides_alone_and_the_larger_of_two_opinions_counts():
             {"autoSetResources": {"minVRAMResourcesRatio": "6"}},
             "minVRAMResourcesRatio: '6' is above maxVRAMResourcesRatio, 5: swap the two",
         ),
-        ({"autoSetResources": {"interval": "1s"}}, "interval: '1s' is less than 15s"),
-        ({"autoSetResources": {"historyDataPeriod": "1s"}}, "historyDataPeriod: '1s' is less than 60s"),
+        ({"autoSetResources": {"interval": "1s"}}, "interval: '1s' is not from 15s to 720h"),
+        ({"autoSetResources": {"historyDataPeriod": "1s"}}, "historyDataPeriod: '1s' is not from 60s to 720h"),
         (
             {"cronScalingRules": [{"name": "a", "enable": True, "start": "0 9 * *", "end": "0 9 * * *"}]},
             "cronScalingRules[0].start: '0 9 * *' is no cron expression of five fields",
@@ -187,6 +187,8 @@ def test_a_cron_rule_decides_alone_and_the_larger_of_two_opinions_counts():
             {"cronScalingRules": [{"name": "a", "enable": True, "start": "0 9 * * *", "end": "TZ=Mars/Base 0 9 * * *"}]},
             "cronScalingRules[0].end: 'TZ=Mars/Base 0 9 * * *'",
         ),
+        ({"autoSetResources": {"interval": "5000000000s"}}, "is not from 15s to 720h"),
+        ({"externalScaler": {"enable": True, "url": "http://[x"}}, "externalScaler.url: 'http://[x' is no HTTP URL"),
         ({"externalScaler": {"enable": True, "url": "ftp://x"}}, "externalScaler.url: 'ftp://x' is no HTTP URL"),
         (
             {"cronScalingRules": [{"name": "a", "enable": True, "start": "0 9 * * *", "end": "0 9 * * *",

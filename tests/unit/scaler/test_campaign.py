@@ -8,6 +8,7 @@ import pytest
 from consumers.scaler.campaign import (
     LATE,
     LEAVES_WITHIN,
+    SETTLES_IN,
     chosen,
     due,
     emptying,
@@ -69,7 +70,8 @@ def test_it_takes_one_node_after_the_other_and_ends_when_none_is_left():
     assert (first.node, first.evicting, first.since) == ("n", {"u": "ns/a"}, SLOT)
     assert emptying(first, {"u": "ns/a"}, (), "", SLOT) == first
     assert emptying(first, {}, ("ns/a-2",), "", SLOT) == first  # its successor is about to be placed
-    done = emptying(first, {}, (), "", SLOT)
+    assert emptying(first, {}, (), "", SLOT) == first  # its successor is not even made
+    done = emptying(first, {}, (), "", SLOT + SETTLES_IN)
     assert (done.node, done.emptied, done.closed) == ("", ("n",), ("n",))
     over = chosen(done, Defrag(candidates=1), SLOT)
     assert (over.end, over.message) == ("Done", "1 nodes are empty, and no other can be emptied")

@@ -8,10 +8,12 @@ import pytest
 from consumers.scaler.offers import OffersError, claim_spec, offer_of, read_offers, satisfies
 from consumers.scaler.packing import Room, pack, suits
 from schemas.capacity import Offer, Shape
+from schemas.cluster import Oversubscription
 from schemas.dialects.text import RequestError
 from schemas.kube.nodes import GPUNodeClaimSpec
 from schemas.kube.pools import Requirement
 
+PLAIN = Oversubscription()
 GIB = 2**30
 FILE = """
 - instanceType: p4d.24xlarge
@@ -100,8 +102,12 @@ def test_requirements_of_a_pool(key, operator, values, holds):
 
 def test_a_node_takes_what_fits_on_its_gpus():
     half = Shape(gpus=1, compute_milli=500, vram_bytes=8 * GIB)
-    assert pack([(half, 9)], [Room(OFFER)]) == [(half, 1)]
+    assert pack([(half, 9)], [Room(OFFER, PLAIN)]) == [(half, 1)]
     alone = Shape(gpus=2, dedicated=True)
-    assert pack([(half, 1), (alone, 2)], [Room(OFFER)]) == [(alone, 1)]
-    assert not suits(Shape(gpus=1, models=("A100",)), OFFER)
-    assert not suits(Shape(gpus=8), OFFER)
+    assert pack([(half, 1), (alone, 2)], [Room(OFFER, PLAIN)]) == [(alone, 1)]
+    assert not suits(Shape(gpus=1, models=("A100",)), OFFER, PLAIN)
+    assert not suits(Shape(gpus=8), OFFER, PLAIN)
+    assert not suits(Shape(gpus=1, other="a topology"), OFFER, PLAIN)
+    sold = Oversubscription(tflops_ratio=500, host_memory=50)
+    tenth = Shape(gpus=1, compute_milli=250, vram_bytes=GIB)
+    assert pack([(tenth, 90)], [Room(OFFER, sold)]) == [(tenth, 90 - 4 * 16)]  # twenty by compute, sixteen by VRAM

@@ -1,0 +1,137 @@
+"""What is seen of a pool's nodes: whose they are, who is on them, and what must never be given back or given up."""
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from bus import subjects
+from bus.codec import encode
+from bus.follower import Record
+from consumers.scaler.capacity import CLAIM_WITHIN, plan_capacity
+from consumers.scaler.claims import Found
+from consumers.scaler.pools import CLAIM_LABEL, Pools
+from consumers.scaler.sizes import Claim
+from schemas.capacity import Offer, PoolCapacity
+from schemas.cluster import GpuDevice, GpuInventory, Node
+from schemas.dialects.text import RequestError
+from schemas.event import Event
+from schemas.kube.resources import CustomResource
+from schemas.ledger import Allocation, NodeRecord
+from schemas.registry import TYPE_NAMES
+
+NOW = datetime(2026, 5, 1, tzinfo=UTC)
+OLD = NOW - timedelta(hours=2)
+GIB = 2**30
+OFFER = Offer(instance_type="g", gpus=2, model="T4", tflops_milli=65_000, vram_bytes=16 * GIB)
+CLAIM = Claim(name="p-0", offer=OFFER, made_at=OLD, node="p-0", uid="1")
+
+
+class Told:
+    """Pools that were told of things."""
+
+    def __init__(self, period: str = "5m") -> None:
+        self.pools = Pools()
+        self._seq = 0
+        manager = {"provisioningMode": "Provisioned", "nodeCompaction": {"period": period}}
+        for name in ("p", "q"):
+            resource = CustomResource(
+                plural="gpupools", namespace="", name=name, uid=name, labels={}, annotations={},
+                spec={"nodeManagerConfig": manager},
+            )  # fmt: skip
+            self.state(("config", "gpupools", "", name), resource)
+
+    def record(self, where: str, data: msgspec.Struct) -> Record:
+        self._seq += 1
+        event = Event(id=where, source="/t", type=TYPE_NAMES[type(data)], subject="x", time=NOW, data=data)
+        return Record(subject=where, seq=self._seq, payload=encode(event))
+
+    def state(self, names: tuple[str, ...], data: msgspec.Struct) -> None:
+        self.pools.on_state(self.record(subjects.state(*names), data))
+
+    def node(self, name: str, pool: str = "p", *, used_by: str = "", **more) -> None:
+        self.state(("node", name), Node(name=name, pool=pool, **more))
+        gpus = [
+            GpuDevice(
+                uuid=f"{name}-{n}", index=n, model="T4", tflops_milli=65_000, vram_bytes=16 * GIB, used_by=used_by
+            )
+            for n in (0, 1)
+        ]
+        self.state(("gpu", name), GpuInventory(node=name, gpus=gpus, observed_at=NOW))
+
+    def held(self, name: str) -> None:
+        allocation = Allocation(pod_uid="u", namespace="ns", name="train", pool="p")
+        record = NodeRecord(node=name, txn="t", allocations=(allocation,), changes=())
+        self.pools.on_ledger(self.record(subjects.ledger_node(name), record))
+
+
+BEFORE = PoolCapacity(pool="p", claims={"p-0": OLD}, idle_since={"p-0": OLD})
+
+
+def found(*claims: Claim, bound: tuple[str, ...] = (), names: tuple[str, ...] = ()) -> Found:
+    return Found(
+        claims=claims, refused=(), names=frozenset((*names, *(one.name for one in claims))), bound=frozenset(bound)
+    )
+
+
+def plan(told: Told, before: PoolCapacity = BEFORE, claims: Found | None = None):
+    return plan_capacity(told.pools.view("p", before, claims or found(CLAIM), (OFFER,), NOW), NOW)
+
+
+def test_a_node_that_came_is_never_given_up_whatever_becomes_of_what_is_heard_of_it():
+    told = Told()
+    assert [one.name for one in plan(told).give_up] == ["p-0"]  # it never came
+    told.node("p-0", pool="q")
+    told.held("p-0")
+    assert told.pools.came(BEFORE, found(CLAIM)) == ("p-0",)
+    assert plan(told).give_up == ()
+    gone = Told()  # nobody speaks of the node any more
+    assert plan(gone, msgspec.structs.replace(BEFORE, came=("p-0",))).give_up == ()
+    assert plan(gone, claims=found(CLAIM, bound=("p-0",))).give_up == ()
+    assert NOW - OLD > CLAIM_WITHIN
+
+
+def test_an_idle_node_is_closed_then_given_back_and_one_whose_claim_is_gone_is_never_opened():
+    told = Told()
+    told.node("p-0")
+    assert [one.name for one in plan(told).close] == ["p-0"]
+    told.node("p-0", unschedulable=True)
+    closed = msgspec.structs.replace(BEFORE, closed=("p-0",))
+    assert [one.name for one in plan(told, closed).remove] == ["p-0"]
+    for claims in (found(), found(msgspec.structs.replace(CLAIM, ending=True))):
+        left = plan(told, closed, claims)
+        assert (left.reopen, left.close, left.remove) == ((), (), ())
+
+
+@pytest.mark.parametrize(
+    "more", [{"unschedulable": True}, {"used_by": "nvidia-device-plugin"}, {"claimed_gpus": ("p-0-0",)},
+             {"labels": {"tensor-fusion.ai/do-not-disrupt": "true"}}]
+)  # fmt: skip
+def test_a_node_that_is_closed_by_others_used_by_others_or_to_be_kept_is_left_alone(more):
+    told = Told()
+    told.node("p-0", **more)
+    left = plan(told)
+    assert (left.close, left.remove, left.reopen) == ((), (), ())
+
+
+def test_a_node_that_pods_came_to_is_opened_again_and_one_of_two_with_a_claim_stays():
+    told = Told()
+    told.node("p-0", unschedulable=True)
+    told.held("p-0")
+    assert [one.name for one in plan(told, msgspec.structs.replace(BEFORE, closed=("p-0",))).reopen] == ["p-0"]
+    twins = Told()
+    twins.node("p-0")
+    twins.node("other", labels={CLAIM_LABEL: "p-0"})
+    assert plan(twins).close == ()
+
+
+def test_names_that_are_taken_are_not_given_again():
+    told = Told()
+    told.node("p-3", pool="q")
+    view = told.pools.view("p", BEFORE, found(CLAIM, names=("p-1",)), (OFFER,), NOW)
+    assert view.numbers == {0, 1, 3}
+
+
+def test_a_period_that_cannot_be_followed_is_refused_by_name():
+    with pytest.raises(RequestError, match=r"nodeCompaction\.period"):
+        plan(Told(period="99999999h"))
