@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from bus import records, subjects, timers
-from bus.codec import decode_as, encode
+from bus.codec import decode_as
 from bus.connection import Bus
 from bus.consumer import PullConsumer
 from bus.delivery import ConsumerSpec, Delivery
@@ -23,7 +23,7 @@ from bus.errors import BusError, ConflictError, UndecodableError
 from bus.follower import Follower, Record
 from bus.kube.client import Client
 from bus.kube.errors import KubeError
-from bus.streams import CAPACITY, LEDGER, STATE, TICK
+from bus.streams import LEDGER, STATE, TICK
 from bus.tasks import end
 from bus.worker import Dead, Done, Outcome, Retry, Worker
 from consumers.scaler.capacity import plan_capacity
@@ -31,17 +31,16 @@ from consumers.scaler.claims import Claims, Found
 from consumers.scaler.defragmenter import Defragmenter
 from consumers.scaler.offers import satisfies
 from consumers.scaler.pools import LEDGER_FILTERS, STATE_FILTERS, Pools
+from consumers.scaler.records import KIND, PoolRecords
 from consumers.scaler.sizes import CapacityPlan, PoolView
 from schemas.capacity import Offer, PoolCapacity, Size
 from schemas.dialects.text import RequestError
-from schemas.event import Event
 from schemas.kube.pools import GPUPoolSpec
 from schemas.ledger import NodeRecord
 from schemas.quantity import QuantityError
 
 log = logging.getLogger("gpubus.scaler")
 
-KIND: Final = "capacity"
 EVERY: Final = timedelta(seconds=10)
 TICKS: Final = ConsumerSpec(
     stream=TICK, durable="sizer", filters=(f"gpubus.work.tick.{KIND}.>",), ack_wait_s=30.0, max_deliver=1000
@@ -90,12 +89,13 @@ class Sizer:
     ) -> None:
         self._bus = bus
         self._claims = Claims(client)
-        self._source = f"/gpubus/scaler/{name}"
+        source = f"/gpubus/scaler/{name}"
         self._offers = tuple(offers)
+        self._records = PoolRecords(bus, source, clock)
         self._clock = clock
         self._step = step
         self.pools = Pools()
-        self._defragmenter = Defragmenter(bus, client, self.pools, self._source, clock=clock, step=step)
+        self._defragmenter = Defragmenter(bus, client, self.pools, source, clock=clock, step=step)
         self._state = Follower(bus, STATE, STATE_FILTERS, self._on_state)
         self._ledger = Follower(bus, LEDGER, LEDGER_FILTERS, self._on_ledger, recreated=self.pools.forget_records)
         self._counts = dict.fromkeys(SizerStatistics.__struct_fields__, 0)
@@ -147,7 +147,7 @@ class Sizer:
         """End what belongs to a pool that is no more; its claims stay, for pods may be on their nodes."""
         await timers.cancel(self._bus, KIND, pool)
         await self._defragmenter.forget(pool)
-        seq, record = await self._read(pool)
+        seq, record = await self._records.read(pool)
         for node in record.closed:
             await self._claims.close(node, leaving=False)
         if seq:
@@ -176,8 +176,8 @@ class Sizer:
         """
         while (spec := self.pools.spec(pool)) is not None:
             now = datetime.fromtimestamp(self._clock(), UTC)
-            seq, before = await self._read(pool)
-            await self._tell(before, seq)
+            seq, before = await self._records.read(pool)
+            await self._records.tell(before, seq)
             offers = self._offers_of(spec)
             found = await self._claims.of(pool, offers, before.claims, now)
             self._step("read")
@@ -194,13 +194,13 @@ class Sizer:
             self._step("planned")
             if after != before:
                 try:
-                    seq = await self._write(after, seq)
+                    seq = await self._records.replace(after, seq)
                 except ConflictError:
                     self._counts["overtaken"] += 1
                     continue
             self._step("written")
             await self._carry_out(pool, spec, plan, after, found)
-            await self._tell(after, seq)
+            await self._records.tell(after, seq)
             self._counts["looks"] += 1
             return
 
@@ -257,39 +257,6 @@ class Sizer:
         except UndecodableError:
             return "its ledger record cannot be read"
         return await self._claims.busy(node)
-
-    async def _read(self, pool: str) -> tuple[int, PoolCapacity]:
-        stored = await records.latest(self._bus, STATE, subjects.state(KIND, pool))
-        try:
-            if stored.payload:
-                return stored.seq, decode_as(PoolCapacity, stored.payload).data
-        except UndecodableError as error:
-            log.warning("what was known of pool %s is unreadable and is learnt anew: %s", pool, error)
-        return stored.seq, PoolCapacity(pool=pool)
-
-    async def _write(self, record: PoolCapacity, seq: int) -> int:
-        return await records.replace(
-            self._bus, subjects.state(KIND, record.pool), self._event(record, seq), expected=seq
-        )
-
-    async def _tell(self, record: PoolCapacity, seq: int) -> None:
-        """Publish a record as an event unless that was done; whoever wrote it may have died before."""
-        if not seq:
-            return
-        where, event = subjects.capacity(record.pool), self._event(record, seq)
-        last = await records.latest(self._bus, CAPACITY, where)
-        try:
-            told = decode_as(PoolCapacity, last.payload).id if last.payload else ""
-        except UndecodableError:
-            told = ""
-        if told != event.id:
-            await self._bus.publisher.publish(where, encode(event), msg_id=event.id)
-
-    def _event(self, record: PoolCapacity, seq: int) -> Event[PoolCapacity]:
-        return Event(
-            id=f"capacity:{record.pool}:{seq}", source=self._source, type="gpubus.capacity.v1", subject=record.pool,
-            time=datetime.fromtimestamp(self._clock(), UTC), data=record,
-        )  # fmt: skip
 
     def statistics(self) -> SizerStatistics:
         """Return the counters of this process."""
