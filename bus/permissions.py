@@ -27,9 +27,12 @@ _READ: Final = (
     "$JS.FC.>",
 )
 _SHARED: Final = (*_READ, "$JS.API.STREAM.CREATE.*", "gpubus.dead.>")
-"""Whoever starts first makes the streams that are missing. Allocators add to them what a new version speaks on; nobody but an
-administrator deletes one.
+"""Whoever starts first makes the streams that are missing. Allocators add to most of them what a new version speaks on;
+nobody but an administrator deletes one.
 """
+
+_GROWING: Final = ("STATE", "WORK", "TICK", "CAPACITY", "USAGE", "ALERT", "SHADOW")
+"""Streams that a new version may speak more on. Those that auditors read are not among them."""
 
 _SCHEDULE, _RELEASE, _EVICT = "gpubus.work.schedule.>", "gpubus.work.release.>", "gpubus.work.evict.>"
 
@@ -60,7 +63,7 @@ ROLES: Final[dict[str, Grants]] = {
             "gpubus.ledger.gang.*",
             "gpubus.decision.>",
             "gpubus.journal.*",
-            "$JS.API.STREAM.UPDATE.*",
+            *(f"$JS.API.STREAM.UPDATE.{stream}" for stream in _GROWING),
             "gpubus.state.allocator.*",
             "gpubus.state.expected.*",
             "gpubus.state.waiting.>",
