@@ -112,27 +112,28 @@ class Rooms:
             return False
         if self._lately(self._vain, pod):
             return False
-        terms = Terms(pod.namespace, self._cluster.time_s)
-        if next(evictable(self._cluster.snapshot, request, terms), None) is not None:
-            return True
-        self.in_vain(pod)
-        return False
+        return self._cluster.snapshot.standing.outranked(request, pod.namespace, pool.preemption)
 
     def in_vain(self, pod: Schedule | Waiting) -> None:
         """There is nobody to evict for the pod, or it is no use."""
         self._note_time(self._vain, pod)
 
     def to_wake(self, most: int) -> list[tuple[Waiting, int]]:
-        """Return waiting pods to try again, one of those alike: somebody may be evicted by now, as protections end."""
-        found = []
+        """Return waiting pods to try again, one of those alike: somebody may be evicted by now, as protections end.
+
+        Those alike that were tried longest ago come first, so that no pod that is tried in vain keeps others from it.
+        """
+        found: dict[Shape, tuple[Waiting, int]] = {}
         for pod, seq in self._cluster.waiting.in_order():
-            if self._lately(self._woken, pod) or self.first(pod.uid) is not None or not self.may(pod, pod.reason):
+            shape = pod.request, pod.namespace
+            if shape in found or self._lately(self._woken, pod) or self.first(pod.uid) is not None:
                 continue
-            self._note_time(self._woken, pod)
-            found.append((pod, seq))
-            if len(found) == most:
-                break
-        return found
+            if self.may(pod, pod.reason):
+                found[shape] = pod, seq
+        chosen = sorted(found, key=lambda shape: self._woken.get(shape, -1))[:most]
+        for shape in chosen:
+            self._note_time(self._woken, found[shape][0])
+        return [found[shape] for shape in chosen]
 
     def _lately(self, times: dict[Shape, int], pod: Schedule | Waiting) -> bool:
         at = times.get((pod.request, pod.namespace))
@@ -161,9 +162,11 @@ class Rooms:
         return [seeker.token for seeker in self._seekers.values()]
 
     def budgets(self, command: Schedule) -> tuple[Budget, ...] | None:
-        """Return what disruption budgets allow of the pods that may have to go; None if there are too many to weigh."""
+        """Return what disruption budgets allow of the pods that may have to go; None if there are none, or too many to weigh."""
         cluster = self._cluster
-        candidates = evictable(cluster.snapshot, command.request, Terms(command.namespace, cluster.time_s))
+        candidates = list(evictable(cluster.snapshot, command.request, Terms(command.namespace, cluster.time_s)))
+        if not candidates:
+            return None
         leaving = [victim.uid for known in self for victim in known.hold.victims]
         try:
             return cluster.disruptions.weigh(

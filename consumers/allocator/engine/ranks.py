@@ -39,7 +39,11 @@ def rank_of(pod: Ranked) -> Rank:
 
 def outranks(pod: Ranked, other: Ranked) -> bool:
     """Return whether a pod may take the place of another."""
-    mine, theirs = rank_of(pod), rank_of(other)
+    return goes_before(rank_of(pod), rank_of(other))
+
+
+def goes_before(mine: Rank, theirs: Rank) -> bool:
+    """Return whether a pod of one rank may take the place of one of another rank."""
     return mine != theirs and mine.qos >= theirs.qos and mine.priority >= theirs.priority
 
 

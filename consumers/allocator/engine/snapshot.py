@@ -11,6 +11,7 @@ from consumers.allocator.engine.holders import Holders
 from consumers.allocator.engine.host import Capacity, Host
 from consumers.allocator.engine.policy import Policy
 from consumers.allocator.engine.rules import MAX_GPUS_PER_NODE
+from consumers.allocator.engine.standing import Standing
 from consumers.allocator.engine.table import Table
 from consumers.allocator.engine.views import GpuKinds, Views
 from schemas.cluster import GpuDevice, GpuInventory, Node, Pool
@@ -36,6 +37,8 @@ class Snapshot:
         self._holders = Holders()
         self._kinds = GpuKinds()
         self._views = Views(self._kinds)
+        self.standing = Standing()
+        """What stands on the known nodes of each pool."""
 
     def put_pool(self, pool: Pool) -> None:
         """Add or replace a pool. What it says of capacity applies to its nodes at once; placement is the caller's policy."""
@@ -56,19 +59,21 @@ class Snapshot:
         if before == node:
             return False
         if before is not None and before.pool != node.pool:
-            self._tables[before.pool].leave(host)
+            self._leave(host, before.pool)
             before = None
         host.node = node
         self._rebuild(host)
         if before is None:
             self._tables.setdefault(node.pool, Table()).join(host)
+            for held in host.allocations.values():
+                self.standing.count(node.pool, held, 1)
         return True
 
     def remove_node(self, name: str) -> None:
         """Forget a node; its inventory and allocations are kept until their own removal arrives."""
         host = self._hosts.get(name)
         if host is not None and host.node is not None:
-            self._tables[host.node.pool].leave(host)
+            self._leave(host, host.node.pool)
             host.node = None
             self._rebuild(host)
             self._drop_if_empty(host)
@@ -121,6 +126,8 @@ class Snapshot:
                 charges.append((before, -1))
             charges.append((allocation, 1))
         host.allocations = new
+        for allocation, more in charges:
+            self._count(host, allocation, more)
         changed = host.charge_all(charges)
         if host.frozen:
             host.frozen = False
@@ -156,7 +163,9 @@ class Snapshot:
             self._holders.add(allocation.pod_uid, node)
         else:
             changed = host.charge(held, -1)
+            self._count(host, held, -1)
         host.allocations[allocation.pod_uid] = allocation
+        self._count(host, allocation, 1)
         changed += host.charge(allocation, 1)
         if host.node is not None:
             self._tables[host.node.pool].write_free(host, changed)
@@ -168,6 +177,7 @@ class Snapshot:
         if host is None or held is None:
             return
         self._holders.remove(pod_uid, node)
+        self._count(host, held, -1)
         changed = host.charge(held, -1)
         if host.node is not None:
             self._tables[host.node.pool].write_free(host, changed)
@@ -255,6 +265,15 @@ class Snapshot:
         if host is None:
             host = self._hosts[name] = Host(name)
         return host
+
+    def _leave(self, host: Host, pool: str) -> None:
+        self._tables[pool].leave(host)
+        for held in host.allocations.values():
+            self.standing.count(pool, held, -1)
+
+    def _count(self, host: Host, held: Allocation, more: int) -> None:
+        if host.node is not None:
+            self.standing.count(host.node.pool, held, more)
 
     def _drop_if_empty(self, host: Host) -> None:
         if host.empty:

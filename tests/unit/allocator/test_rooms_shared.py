@@ -1,0 +1,115 @@
+"""Room that several pods, allocators or tenants are after at once: nobody goes in vain, and nobody is looked at for nothing."""
+
+import random
+
+import msgspec
+
+from consumers.allocator.engine import Snapshot, preemption
+from consumers.allocator.engine.ranks import outranks
+from schemas import reasons
+from schemas.cluster import Node
+from schemas.decision import PodRef
+from schemas.ledger import HOLD, Allocation, Hold, NodeRecord
+from schemas.pod import GpuRequest, Waiting
+from schemas.quota import Budget, Quota
+from tests.unit.allocator.harness import NOW, Allocator, command
+from tests.unit.allocator.test_rooms import HIGH, LOW, allocator
+
+SMALL = msgspec.structs.replace(LOW, models=("small",))
+SMALL_HIGH = msgspec.structs.replace(SMALL, priority=5)
+ONE_GPU = Quota(namespace="ns", name="q", total=Budget(gpus=1))
+WAITS = ("unschedulable", reasons.AWAITING_EVICTION)
+
+
+def full(*quotas: Quota) -> Allocator:
+    """Four pods of low rank on four GPUs."""
+    plane = allocator()
+    for quota in quotas:
+        plane.allow(quota)
+    for number in range(4):
+        plane.ask(f"low{number}", SMALL, "other")
+    return plane
+
+
+def keeps_for(plane: Allocator, uid: str, victim: str) -> NodeRecord:
+    """What another allocator writes that makes room for a pod."""
+    here = {one.pod_uid: one for one in plane.core.snapshot.allocations("small")}
+    kept = msgspec.structs.replace(here[victim], pod_uid=uid, namespace="ns", name=uid, priority=5, since=0)
+    hold = Hold(allocation=kept, victims=(PodRef("other", victim, victim),), until_s=1600)
+    return NodeRecord(node="small", txn="b:1", allocations=tuple(here.values()), changes=(), holds=(hold,))
+
+
+# Who is looked at, and how often
+
+
+def test_no_pod_is_looked_at_where_nobody_is_outranked(monkeypatch) -> None:
+    plane = full()
+    monkeypatch.setattr(preemption, "_hosts", None)
+    for number in range(20):
+        other = msgspec.structs.replace(SMALL, cpu_milli=number)
+        plane.core.schedule(command(f"alike{number}", other), None)
+        assert not plane.core.rooms.sought
+    plane.said()
+    plane.core.sweep()
+    assert plane.core.take_effects().wakes == []
+
+
+def test_a_sweep_looks_at_no_pod_itself_and_takes_turns_with_those_it_tries(monkeypatch) -> None:
+    plane = allocator()
+    plane.ask("low", LOW)
+    for number in range(40):
+        other = msgspec.structs.replace(HIGH, cpu_milli=number)
+        plane.say(
+            *("waiting", "p", "ns", f"high{number}"),
+            Waiting(namespace="ns", name=f"high{number}", uid=f"high{number}", request=other, reason=reasons.COMPUTE,
+                    state_seq=plane.state_seq, ledger_seq=plane.ledger_seq, since=NOW),
+        )  # fmt: skip
+    monkeypatch.setattr(preemption, "_hosts", None)
+    tried: list[str] = []
+    for _ in range(3):
+        plane.now_s += 61
+        plane.say("pool", "p", plane.core.snapshot.pools()["p"])
+        plane.core.sweep()
+        tried += [pod.uid for pod, _ in plane.core.take_effects().wakes]
+    assert len(tried) == 48
+    assert len(set(tried)) == 40
+
+
+def test_ranks_are_counted_as_pods_come_and_go() -> None:
+    draw = random.Random(5)
+    snapshot, pods = Snapshot(), []
+    for number in range(30):
+        key = HOLD if number % 5 == 0 else ""
+        pods.append(
+            Allocation(pod_uid=f"{key}p{number}", namespace=f"ns{number % 3}", name="n", pool="p", gpus=(),
+                       priority=number % 4, qos=("low", "medium")[number % 2])
+        )  # fmt: skip
+    stands: dict[str, dict[str, Allocation]] = {"a": {}, "b": {}}
+    pool_of: dict[str, str] = {}
+    for _ in range(600):
+        node, pod = draw.choice("ab"), draw.choice(pods)
+        match draw.randrange(5):
+            case 0:
+                snapshot.remove(node, pod.pod_uid)
+                stands[node].pop(pod.pod_uid, None)
+            case 1:
+                chosen = draw.sample(pods, draw.randrange(4))
+                snapshot.set_allocations(node, chosen)
+                stands[node] = {one.pod_uid: one for one in chosen}
+            case 2:
+                pool_of[node] = draw.choice("pq")
+                snapshot.put_node(Node(name=node, pool=pool_of[node]))
+            case 3 if draw.random() < 0.3:
+                pool_of.pop(node, None)
+                snapshot.remove_node(node)
+            case _:
+                changed = msgspec.structs.replace(pod, priority=draw.randrange(4))
+                snapshot.add(node, changed)
+                stands[node][pod.pod_uid] = changed
+        here = [one for name, found in stands.items() if pool_of.get(name) == "p" for one in found.values()]
+        for priority in range(5):
+            request = GpuRequest(pool="p", priority=priority, qos="low")
+            beaten = [one for one in here if outranks(request, one)]
+            near = [one for one in beaten if one.namespace == "ns1" or one.pod_uid.startswith(HOLD)]
+            assert snapshot.standing.outranked(request, "ns1", "cluster") == bool(beaten)
+            assert snapshot.standing.outranked(request, "ns1", "namespace") == bool(near)
