@@ -82,8 +82,11 @@ class Core:
             waiting_for.token = token
             return
         if (seeker := self.rooms.seeking(command.uid)) is not None:
-            self.rooms.seek(seeker._replace(token=token))
-            return
+            if seeker.command.request == command.request:
+                self.rooms.seek(seeker._replace(token=token))
+                return
+            self.rooms.take(command.uid)  # it asks for something else by now
+            self._refuse(*seeker)
         if self._places.first(command.uid) is None:
             self._place(command, token)
             return
@@ -200,12 +203,17 @@ class Core:
         decision = self._try(command, token)
         if decision is None:
             return
-        if self.rooms.first(command.uid) is not None:
-            self._refuse(command, self._still_waits(command, decision), token)
-        elif self.rooms.may(command, decision.reason):
+        if self.rooms.first(command.uid) is None and self.rooms.may(command, decision.reason):
             self.rooms.seek(Seeker(command, decision, token))
         else:
+            self._refuse_or_wait(command, decision, token)
+
+    def _refuse_or_wait(self, command: Schedule, decision: Decision, token: object) -> None:
+        """Tell a pod that it fits nowhere, or for whom it waits if room is kept for it."""
+        if self.rooms.first(command.uid) is None:
             self._refuse(command, decision, token)
+        else:
+            self._refuse(command, self._still_waits(command, decision), token)
 
     def _try(self, command: Schedule, token: object) -> Decision | None:
         """Place a pod if it fits somewhere; return the refusal if not."""
@@ -220,10 +228,14 @@ class Core:
 
     # Room for pods that others go for
 
-    def make_room(self) -> None:
-        """Look at one of the pods that fit nowhere and for which others may be evicted. It takes long: do other work between."""
+    def make_room(self, lapsed: Callable[[object], bool] = lambda _: False) -> None:
+        """Look at one of the pods that fit nowhere and for which others may be evicted. It takes long: do other work between.
+
+        Args:
+            lapsed: Tells of a token whether its command has gone to somebody else by now, who will look at the pod.
+        """
         seeker = self.rooms.take()
-        if seeker is None:
+        if seeker is None or lapsed(seeker.token):
             return
         command, _, token = seeker
         if self._places.first(command.uid) is not None:  # another allocator has placed it meanwhile
@@ -231,6 +243,10 @@ class Core:
             return
         decision = self._try(command, token)
         if decision is None:
+            return
+        # Another allocator may have made room for it meanwhile, or nobody could be evicted for one of its like.
+        if self.rooms.first(command.uid) is not None or not self.rooms.may(command, decision.reason):
+            self._refuse_or_wait(command, decision, token)
             return
         budgets = self.rooms.budgets(command)
         now_s = self.cluster.time_s

@@ -344,7 +344,7 @@ class Allocator:
             return
         if self.core.cluster.has_grown:
             self._announcer.wake(self.core.wake())
-        self.core.make_room()
+        self.core.make_room(lambda token: isinstance(token, Delivery) and token.lapsed)
         self._wake_timer = asyncio.get_running_loop().call_later(WAKE_EVERY_S, self._wake_again)
 
     def _wake_again(self) -> None:

@@ -4,6 +4,7 @@ import random
 
 import msgspec
 
+from consumers.allocator import room
 from consumers.allocator.engine import Snapshot, preemption
 from consumers.allocator.engine.ranks import outranks
 from schemas import reasons
@@ -11,9 +12,10 @@ from schemas.cluster import Node
 from schemas.decision import PodRef
 from schemas.ledger import HOLD, Allocation, Hold, NodeRecord
 from schemas.pod import GpuRequest, Waiting
+from schemas.preemption import DisruptionBudget
 from schemas.quota import Budget, Quota
 from tests.unit.allocator.harness import NOW, Allocator, command
-from tests.unit.allocator.test_rooms import HIGH, LOW, allocator
+from tests.unit.allocator.test_rooms import HIGH, LOW, allocator, held, outcomes
 
 SMALL = msgspec.structs.replace(LOW, models=("small",))
 SMALL_HIGH = msgspec.structs.replace(SMALL, priority=5)
@@ -40,6 +42,18 @@ def keeps_for(plane: Allocator, uid: str, victim: str) -> NodeRecord:
 
 
 # Who is looked at, and how often
+
+
+def test_of_alike_pods_one_is_looked_at_when_it_is_in_vain(monkeypatch) -> None:
+    plane = allocator()
+    plane.ask("low", LOW)
+    plane.say("disruption", "ns", "b", DisruptionBudget(namespace="ns", name="b", allowed=0, pods=("low",)))
+    searches = []
+    monkeypatch.setattr(room, "select", lambda *args: searches.append(args) or preemption.select(*args))
+    for number in range(20):
+        plane.core.schedule(command(f"high{number}", HIGH), None)
+    assert {reason for _, reason in outcomes(plane.said()).values()} == {reasons.COMPUTE}
+    assert len(searches) == 1
 
 
 def test_no_pod_is_looked_at_where_nobody_is_outranked(monkeypatch) -> None:
@@ -113,3 +127,38 @@ def test_ranks_are_counted_as_pods_come_and_go() -> None:
             near = [one for one in beaten if one.namespace == "ns1" or one.pod_uid.startswith(HOLD)]
             assert snapshot.standing.outranked(request, "ns1", "cluster") == bool(beaten)
             assert snapshot.standing.outranked(request, "ns1", "namespace") == bool(near)
+
+
+# What changes while a pod is to be looked at
+
+
+def test_a_pod_that_asks_for_something_else_meanwhile_is_placed_anew() -> None:
+    plane = allocator()
+    plane.ask("low", LOW)
+    plane.core.schedule(command("high", HIGH), "first")
+    plane.core.schedule(command("high", SMALL_HIGH), "second")
+    said = plane.said()
+    assert [(one.token, one.decision.outcome, one.decision.node) for one in said] == [
+        ("first", "unschedulable", ""),
+        ("second", "allocated", "small"),
+    ]
+    assert held(plane) == {"low"}
+
+
+def test_a_pod_for_which_another_allocator_makes_room_first_waits_for_that() -> None:
+    plane = full()
+    plane.core.schedule(command("high", SMALL_HIGH), None)
+    plane.ledger_seq += 1
+    plane.hear_node("small", keeps_for(plane, "high", "low3"))
+    assert outcomes(plane.said()) == {"high": WAITS}
+    (known,) = plane.core.rooms.all_of("high")
+    assert [victim.uid for victim in known.hold.victims] == ["low3"]
+
+
+def test_a_pod_whose_command_has_gone_to_somebody_else_is_looked_at_no_more() -> None:
+    plane = full()
+    plane.core.schedule(command("high", SMALL_HIGH), "lost")
+    plane.core.make_room(lambda token: token == "lost")
+    assert not plane.core.rooms.sought
+    assert plane.said() == []
+    assert not plane.core.tokens()
