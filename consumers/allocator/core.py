@@ -36,13 +36,14 @@ from schemas import reasons
 from schemas.decision import Decision
 from schemas.extender import Offer
 from schemas.journal import Preempt
-from schemas.ledger import HOLD, Hold, NodeRecord
+from schemas.ledger import HOLD, Allocation, Hold, NodeRecord
 from schemas.pod import Release, Schedule, Waiting
 from schemas.preemption import Evict
 from schemas.requirements import Gang
 
 DUPLICATE = "DuplicatePlacement"
 SEEKERS_PER_SWEEP = 16
+OVER_QUOTA = frozenset({reasons.QUOTA, reasons.QUOTA_SINGLE})
 
 
 class Core:
@@ -212,6 +213,9 @@ class Core:
         """Tell a pod that it fits nowhere, or for whom it waits if room is kept for it."""
         if self.rooms.first(command.uid) is None:
             self._refuse(command, decision, token)
+        elif decision.reason in OVER_QUOTA:  # others would go in vain
+            self._give_up_room(command.uid, decision.reason)
+            self._refuse(command, decision, token)
         else:
             self._refuse(command, self._still_waits(command, decision), token)
 
@@ -253,7 +257,8 @@ class Core:
         room = None
         if budgets is not None:
             pod = command.namespace, command.name, command.uid, command.request, command.created_s
-            room = self.decider.make_room(Preempt(*pod, now_s, now_s + KEPT_S, budgets))
+            with self.quotas.expecting(command.namespace, self._kept(command.namespace)):
+                room = self.decider.make_room(Preempt(*pod, now_s, now_s + KEPT_S, budgets))
         if room is None:
             self.rooms.in_vain(command)
             self._refuse(command, decision, token)
@@ -264,6 +269,16 @@ class Core:
             command, token, room.hold, room.decision, encode(room.decision), evicted, room.displaced
         )
         self._shelf.queue(room.node, keep)
+
+    def _kept(self, namespace: str) -> Iterable[Allocation]:
+        """Return what is kept, or about to be, for pods of a namespace that do not stand yet."""
+        holds = [known.hold for known in self.rooms] + [keep.hold for keep in self._keeping.values()]
+        kept = {hold.key: hold.allocation for hold in holds if hold.allocation.namespace == namespace}
+        return [
+            held
+            for held in kept.values()
+            if held.pod_uid not in self._pending and self._places.first(held.pod_uid) is None
+        ]
 
     def _still_waits(self, command: Schedule, refused: Decision) -> Decision:
         """Tell a pod that room is kept for whom it waits, and see to it that they have been told to go."""

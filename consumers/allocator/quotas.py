@@ -5,7 +5,8 @@ pods whose record has not landed. A decision counts both. What is on its way out
 a batch never relies on a release that is not in it or before it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -154,6 +155,21 @@ class Quotas:
         if not claim.promised and not claim.held:
             known.promised += claim.usage
         claim.promised = True
+
+    @contextmanager
+    def expecting(self, namespace: str, kept: Iterable[Allocation]) -> Iterator[None]:
+        """Decide as if the pods for which room is kept had it already: it is promised to them, though nobody holds it."""
+        known = self._namespaces.get(namespace)
+        if known is None:
+            yield
+            return
+        before = known.promised
+        for allocation in kept:
+            known.promised += allocation.usage()
+        try:
+            yield
+        finally:
+            known.promised = before
 
     def withdraw(self, node: str, allocation: Allocation, *, quietly: bool = False) -> None:
         """What we promised is settled, or will not be; quietly if it was never meant."""

@@ -41,6 +41,48 @@ def keeps_for(plane: Allocator, uid: str, victim: str) -> NodeRecord:
     return NodeRecord(node="small", txn="b:1", allocations=tuple(here.values()), changes=(), holds=(hold,))
 
 
+# Quotas
+
+
+def test_room_that_is_kept_counts_against_the_quota_so_that_nobody_goes_for_a_pod_that_may_not_come() -> None:
+    plane = full(ONE_GPU)
+    for number in range(3):
+        plane.core.schedule(command(f"high{number}", SMALL_HIGH), None)
+    said = outcomes(plane.said())
+    assert [uid for uid, (outcome, _) in said.items() if outcome == "evicted"] == ["low0"]
+    assert {uid for uid in held(plane, "small") if uid.startswith(HOLD)} == {"hold/high0"}
+    assert plane.ask("high3", msgspec.structs.replace(SMALL_HIGH, cpu_milli=1)).reason == reasons.COMPUTE
+    free = plane.core.quotas.counted("ns")
+    assert free is not None
+    assert free[1].gpus == 0  # nothing is promised but for that decision
+
+
+def test_room_is_kept_for_as_many_pods_as_the_quota_allows() -> None:
+    plane = full(Quota(namespace="ns", name="q", total=Budget(gpus=2)))
+    found = [plane.ask(f"high{number}", SMALL_HIGH).reason for number in range(3)]
+    assert found == [reasons.AWAITING_EVICTION, reasons.AWAITING_EVICTION, reasons.COMPUTE]
+
+
+def test_what_a_quota_counts_with_kept_room_is_written_down_with_the_decision() -> None:
+    plane = full(Quota(namespace="ns", name="q", total=Budget(gpus=2)))
+    plane.ask("high0", SMALL_HIGH)
+    plane.core.journal.take()
+    plane.core.schedule(command("high1", SMALL_HIGH), None)
+    plane.said()
+    steps = [step for turn in plane.core.journal.take() for step in turn.steps]
+    before = [type(step).__name__ for step in steps].index("Preempt") - 1
+    assert [one.promised.gpus for one in steps[before : before + 1]] == [1]
+
+
+def test_kept_room_is_given_up_when_the_quota_refuses_its_pod() -> None:
+    plane = full()
+    plane.ask("high", SMALL_HIGH)
+    plane.allow(Quota(namespace="ns", name="q", total=Budget(gpus=0)))
+    assert plane.ask("high", SMALL_HIGH).reason in {reasons.QUOTA, reasons.QUOTA_SINGLE}
+    assert plane.core.rooms.first("high") is None
+    assert "hold/high" not in held(plane, "small")
+
+
 # Who is looked at, and how often
 
 
