@@ -135,6 +135,8 @@ class Core:
         if (seeker := self.rooms.take(command.uid)) is not None:
             self._refuse(*seeker)
         self._give_up_room(command.uid, command.reason)
+        if command.uid in self._keeping:
+            self.cluster.waiting.end(command.uid)  # its room is given up once it is seen, and nobody is told to go
         removing = self._removing.get(command.uid)
         if removing is not None:
             removing.token = token
@@ -337,6 +339,8 @@ class Core:
             waiting = self.cluster.waiting.get(uid)
             if self._places.first(uid) is not None or self.cluster.waiting.ended(uid):
                 self._lift(node, hold, "NotNeeded")
+            elif self._is_out(node):
+                self._lift(node, hold, reasons.NODE_NOT_READY)  # it is sought anew, elsewhere
             elif now_s > hold.until_s:
                 self._lift(node, hold, reasons.EVICTION_OVERDUE)
                 if waiting is not None:
@@ -346,6 +350,11 @@ class Core:
                     self._tell(member, self.decider.tell(overdue_eviction(node, hold, left), member))
             elif waiting is None and uid not in self._pending and now_s > hold.until_s - KEPT_S + UNCLAIMED_S:
                 self._lift(node, hold, "Unclaimed")
+
+    def _is_out(self, node: str) -> bool:
+        """Whether the node takes no pods at all, as far as it is known and its record can be written."""
+        host = self.snapshot.host(node)
+        return (host is None or host.stage != 0) and not self._shelf.book(node).frozen
 
     def _form(self, gang: Gang, command: Schedule, token: object) -> None:
         """Place a gang that does not stand, ``command`` and all members that wait, or none of them."""

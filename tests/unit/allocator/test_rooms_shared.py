@@ -8,7 +8,7 @@ from consumers.allocator import room
 from consumers.allocator.engine import Snapshot, preemption
 from consumers.allocator.engine.ranks import outranks
 from schemas import reasons
-from schemas.cluster import Node
+from schemas.cluster import GpuDevice, GpuInventory, Node
 from schemas.decision import PodRef
 from schemas.ledger import HOLD, Allocation, Hold, NodeRecord
 from schemas.pod import GpuRequest, Waiting
@@ -195,6 +195,38 @@ def test_a_pod_for_which_another_allocator_makes_room_first_waits_for_that() -> 
     assert outcomes(plane.said()) == {"high": WAITS}
     (known,) = plane.core.rooms.all_of("high")
     assert [victim.uid for victim in known.hold.victims] == ["low3"]
+
+
+def test_nobody_goes_for_a_pod_that_has_ended_before_its_room_is_seen() -> None:
+    plane = full()
+    plane.core.schedule(command("high", SMALL_HIGH), None)
+    flights = plane.leave()
+    plane.end("high")
+    for flight in flights:
+        plane.store(flight)
+    said = plane.said()
+    assert {one.decision.outcome for one in said} == {"unschedulable"}
+    assert [one.evict for one in said] == [None]
+    assert not any(uid.startswith(HOLD) for uid in held(plane, "small"))
+    plane.end("high")
+    assert outcomes(plane.said()) == {"high": ("released", "Deleted")}
+
+
+def test_room_on_a_node_that_takes_no_pods_is_given_up_and_sought_elsewhere() -> None:
+    plane = allocator()
+    plane.say("node", "big2", Node(name="big2", pool="p"))
+    gpu = GpuDevice(uuid="big20", index=0, model="big", tflops_milli=100_000, vram_bytes=80 * 2**30)
+    plane.say("gpu", "big2", GpuInventory(node="big2", gpus=[gpu], observed_at=NOW))
+    plane.ask("low0", LOW)
+    plane.ask("low1", LOW)
+    first = plane.ask("high", HIGH).preemption.node
+    plane.say("node", first, Node(name=first, pool="p", ready=False))
+    plane.core.sweep()
+    plane.said()
+    assert "hold/high" not in held(plane, first)
+    found = plane.ask("high", HIGH)
+    assert found.reason == reasons.AWAITING_EVICTION
+    assert {found.preemption.node} == {"big", "big2"} - {first}
 
 
 def test_a_pod_whose_command_has_gone_to_somebody_else_is_looked_at_no_more() -> None:
