@@ -162,15 +162,24 @@ class Rooms:
         return [seeker.token for seeker in self._seekers.values()]
 
     def budgets(self, command: Schedule) -> tuple[Budget, ...] | None:
-        """Return what disruption budgets allow of the pods that may have to go; None if there are none, or too many to weigh."""
+        """Return what disruption budgets allow of the pods that may have to go; None if there are none, or too many to weigh.
+
+        Where pods go only for those of their own namespace, so does the room that they have left: room that is kept for
+        other namespaces counts as covered by a budget that allows nothing.
+        """
         cluster = self._cluster
         candidates = list(evictable(cluster.snapshot, command.request, Terms(command.namespace, cluster.time_s)))
-        if not candidates:
+        pool = cluster.snapshot.pools().get(command.request.pool)
+        fenced: tuple[str, ...] = ()
+        if pool is not None and pool.preemption == "namespace":
+            fenced = tuple(sorted(held.pod_uid for held in candidates if held.namespace != command.namespace))
+        if len(candidates) == len(fenced):
             return None
         leaving = [victim.uid for known in self for victim in known.hold.victims]
         try:
-            return cluster.disruptions.weigh(
+            found = cluster.disruptions.weigh(
                 ((held.namespace, held.pod_uid) for held in candidates if not held.pod_uid.startswith(HOLD)), leaving
             )
         except TooManyCoveredError:
             return None
+        return (*found, Budget(0, fenced)) if fenced else found

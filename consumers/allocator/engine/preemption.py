@@ -142,9 +142,9 @@ def _hosts(snapshot: Snapshot, pool: str) -> Iterator[Host]:
 def _may_go(held: Allocation, request: GpuRequest, scope: PreemptionScope, terms: Terms) -> bool:
     if not outranks(request, held):
         return False
-    if held.pod_uid.startswith(HOLD):
-        return True
-    if held.protected_until_s > terms.now_s or (scope != "cluster" and held.namespace != terms.namespace):
+    if not held.pod_uid.startswith(HOLD) and (
+        held.protected_until_s > terms.now_s or (scope != "cluster" and held.namespace != terms.namespace)
+    ):
         return False
     return terms.budgets.allow((held,))
 

@@ -5,14 +5,14 @@ from typing import Final
 
 from consumers.allocator.engine.ranks import Rank, goes_before, rank_of
 from schemas.cluster import PreemptionScope
-from schemas.ledger import HOLD, Allocation
+from schemas.ledger import Allocation
 from schemas.pod import GpuRequest
 
 _ALL: Final = ""
 
 
 class Standing:
-    """Counts what stands on the nodes of each pool by rank: in all, per namespace, and what is only kept for pods."""
+    """Counts what stands on the nodes of each pool by rank, in all and per namespace; what is kept for pods counts too."""
 
     def __init__(self) -> None:
         self._pools: dict[str, dict[str, Counter[Rank]]] = {}
@@ -21,7 +21,7 @@ class Standing:
         """Something stands on a node of the pool from now on (1), or no more (-1)."""
         groups = self._pools.setdefault(pool, {})
         rank = rank_of(held)
-        for group in (_ALL, HOLD if held.pod_uid.startswith(HOLD) else held.namespace):
+        for group in (_ALL, held.namespace):
             ranks = groups.setdefault(group, Counter())
             ranks[rank] += more
             if not ranks[rank]:
@@ -32,6 +32,5 @@ class Standing:
     def outranked(self, request: GpuRequest, namespace: str, scope: PreemptionScope) -> bool:
         """Return whether the pod outranks anything that the rule about namespaces lets it take the place of."""
         groups = self._pools.get(request.pool, {})
-        among = (_ALL,) if scope == "cluster" else (namespace, HOLD)
         mine = rank_of(request)
-        return any(goes_before(mine, rank) for group in among for rank in groups.get(group, ()))
+        return any(goes_before(mine, rank) for rank in groups.get(_ALL if scope == "cluster" else namespace, ()))

@@ -15,7 +15,7 @@ from schemas.pod import GpuRequest, Waiting
 from schemas.preemption import DisruptionBudget
 from schemas.quota import Budget, Quota
 from tests.unit.allocator.harness import NOW, Allocator, command
-from tests.unit.allocator.test_rooms import HIGH, LOW, allocator, held, outcomes
+from tests.unit.allocator.test_rooms import HIGH, HIGHER, LOW, allocator, held, leave, outcomes
 
 SMALL = msgspec.structs.replace(LOW, models=("small",))
 SMALL_HIGH = msgspec.structs.replace(SMALL, priority=5)
@@ -81,6 +81,30 @@ def test_kept_room_is_given_up_when_the_quota_refuses_its_pod() -> None:
     assert plane.ask("high", SMALL_HIGH).reason in {reasons.QUOTA, reasons.QUOTA_SINGLE}
     assert plane.core.rooms.first("high") is None
     assert "hold/high" not in held(plane, "small")
+
+
+# Namespaces
+
+
+def test_room_that_pods_of_one_namespace_have_left_is_not_for_another_one() -> None:
+    plane = allocator("namespace")
+    plane.ask("low", LOW)
+    assert plane.ask("high", HIGH).reason == reasons.AWAITING_EVICTION
+    leave(plane, "low")
+    assert plane.ask("higher", HIGHER, "other").reason == reasons.COMPUTE
+    assert held(plane) == {"hold/high"}
+    assert plane.ask("higher", HIGHER).reason == reasons.AWAITING_EVICTION
+    assert held(plane) == {"hold/higher"}
+
+
+def test_room_of_another_namespace_stays_where_pods_of_the_own_one_go() -> None:
+    plane = allocator("namespace")
+    for number in range(4):
+        plane.ask(f"low{number}", SMALL, "other" if number < 3 else "ns")
+    assert plane.ask("other", SMALL_HIGH, "other").reason == reasons.AWAITING_EVICTION
+    plane.core.schedule(command("high", msgspec.structs.replace(SMALL, priority=9)), None)
+    assert outcomes(plane.said()) == {"low3": ("evicted", "Preempted"), "high": WAITS}
+    assert "hold/other" in held(plane, "small")
 
 
 # Who is looked at, and how often
@@ -166,7 +190,7 @@ def test_ranks_are_counted_as_pods_come_and_go() -> None:
         for priority in range(5):
             request = GpuRequest(pool="p", priority=priority, qos="low")
             beaten = [one for one in here if outranks(request, one)]
-            near = [one for one in beaten if one.namespace == "ns1" or one.pod_uid.startswith(HOLD)]
+            near = [one for one in beaten if one.namespace == "ns1"]
             assert snapshot.standing.outranked(request, "ns1", "cluster") == bool(beaten)
             assert snapshot.standing.outranked(request, "ns1", "namespace") == bool(near)
 
