@@ -220,6 +220,11 @@ class Book:
         self.held, self.holds = commit.held, commit.holds
         return commit
 
+    @property
+    def quiet(self) -> bool:
+        """Whether the node is as its newest record says, as far as we know."""
+        return self.flying is None and not (self.queued or self.unseen or self.frozen)
+
     def overtaken(self) -> list[Item]:
         """Somebody else's record came first: return everything of ours that must be decided anew."""
         items = (self.flying.items if self.flying is not None else []) + self.queued

@@ -43,6 +43,7 @@ from schemas.requirements import Gang
 
 DUPLICATE = "DuplicatePlacement"
 SEEKERS_PER_SWEEP = 16
+AGED_AT_ONCE = 512
 OVER_QUOTA = frozenset({reasons.QUOTA, reasons.QUOTA_SINGLE})
 
 
@@ -72,6 +73,8 @@ class Core:
         self._pending: dict[str, Addition] = {}
         self._removing: dict[str, Removal] = {}
         self._keeping: dict[str, Keep] = {}
+        self._ageless: dict[str, None] = {}
+        """Nodes that pods of ours have come to of which decisions do not know yet since when they stand."""
         self.rooms = Rooms(self.cluster)
 
     # Commands
@@ -259,6 +262,7 @@ class Core:
         room = None
         if budgets is not None:
             pod = command.namespace, command.name, command.uid, command.request, command.created_s
+            self._learn_ages()
             with self.quotas.expecting(command.namespace, self._kept(command.namespace)):
                 room = self.decider.make_room(Preempt(*pod, now_s, now_s + KEPT_S, budgets))
         if room is None:
@@ -271,6 +275,17 @@ class Core:
             command, token, room.hold, room.decision, encode(room.decision), evicted, room.displaced
         )
         self._shelf.queue(room.node, keep)
+
+    def _learn_ages(self) -> None:
+        """Have decisions see since when pods stand that we have placed, on nodes where nothing is on its way."""
+        offered = self.offers.nodes()
+        for node in list(self._ageless)[:AGED_AT_ONCE]:
+            del self._ageless[node]
+            book = self._shelf.book(node)
+            if book.quiet and node not in offered:
+                self._show_held(book)
+            else:
+                self._ageless[node] = None
 
     def _kept(self, namespace: str) -> Iterable[Allocation]:
         """Return what is kept, or about to be, for pods of a namespace that do not stand yet."""
@@ -542,6 +557,7 @@ class Core:
     def _show_held(self, book: Book) -> None:
         """Have decisions see the node as the ledger has it, without anything of ours that is on its way."""
         self.offers.swept(book.node)
+        self._ageless.pop(book.node, None)
         self.snapshot.set_allocations(book.node, book.charges())
         self.journal.adopt(book.node, book.seq)
 
@@ -708,6 +724,7 @@ class Core:
             self._forget(item)
             if isinstance(item, Addition):
                 self.decider.settled(item.uid)
+                self._ageless[commit.node] = None
                 self._places.add(item.uid, commit.node, seq)
                 self._give_up_room(item.uid, "Placed", commit.node)
                 if self._undo_duplicate(item.uid, commit.node):

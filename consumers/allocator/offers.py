@@ -154,6 +154,10 @@ class Offers:
         for uid in [uid for uid, kept in self._kept.items() if kept.decision.node == node]:
             self._cluster.quotas.withdraw(node, self._kept.pop(uid).allocation)
 
+    def nodes(self) -> set[str]:
+        """Return where something is kept free."""
+        return {kept.decision.node for kept in self._kept.values()}
+
     def clear(self, node: str) -> None:
         """Keep nothing free on a node."""
         for uid in [uid for uid, kept in self._kept.items() if kept.decision.node == node]:

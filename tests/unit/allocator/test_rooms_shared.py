@@ -10,6 +10,7 @@ from consumers.allocator.engine.ranks import outranks
 from schemas import reasons
 from schemas.cluster import GpuDevice, GpuInventory, Node
 from schemas.decision import PodRef
+from schemas.journal import Adopt
 from schemas.ledger import HOLD, Allocation, Hold, NodeRecord
 from schemas.pod import GpuRequest, Waiting
 from schemas.preemption import DisruptionBudget
@@ -49,7 +50,7 @@ def test_room_that_is_kept_counts_against_the_quota_so_that_nobody_goes_for_a_po
     for number in range(3):
         plane.core.schedule(command(f"high{number}", SMALL_HIGH), None)
     said = outcomes(plane.said())
-    assert [uid for uid, (outcome, _) in said.items() if outcome == "evicted"] == ["low0"]
+    assert [uid for uid, (outcome, _) in said.items() if outcome == "evicted"] == ["low3"]
     assert {uid for uid in held(plane, "small") if uid.startswith(HOLD)} == {"hold/high0"}
     assert plane.ask("high3", msgspec.structs.replace(SMALL_HIGH, cpu_milli=1)).reason == reasons.COMPUTE
     free = plane.core.quotas.counted("ns")
@@ -81,6 +82,17 @@ def test_kept_room_is_given_up_when_the_quota_refuses_its_pod() -> None:
     assert plane.ask("high", SMALL_HIGH).reason in {reasons.QUOTA, reasons.QUOTA_SINGLE}
     assert plane.core.rooms.first("high") is None
     assert "hold/high" not in held(plane, "small")
+
+
+# Ages
+
+
+def test_of_pods_alike_the_youngest_goes_whoever_has_placed_it() -> None:
+    plane = full()
+    plane.core.schedule(command("high", SMALL_HIGH), None)
+    assert outcomes(plane.said())["low3"] == ("evicted", "Preempted")
+    (step,) = [step for turn in plane.core.journal.take() for step in turn.steps if isinstance(step, Adopt)]
+    assert (step.node, step.seq) == ("small", 4)  # a replay learns it from the same record
 
 
 # Namespaces
