@@ -289,7 +289,7 @@ class Core:
 
     def _kept(self, namespace: str) -> Iterable[Allocation]:
         """Return what is kept, or about to be, for pods of a namespace that do not stand yet."""
-        holds = [known.hold for known in self.rooms] + [keep.hold for keep in self._keeping.values()]
+        holds = [keep.hold for keep in self._keeping.values()] + [known.hold for known in self.rooms]
         kept = {hold.key: hold.allocation for hold in holds if hold.allocation.namespace == namespace}
         return [
             held
@@ -329,8 +329,8 @@ class Core:
         if self._places.first(uid) is not None:
             self._give_up_room(uid, "Placed")
             self._recover(item.command, item.token)
-        elif first is None or first.node != node or self.cluster.waiting.ended(uid):
-            # Another allocator has made room elsewhere before, or nobody needs it any more.
+        elif first is None or first.node != node or self.cluster.waiting.ended(uid) or self._over_quota(item, seq):
+            # Another allocator has made room before, for this pod or all that its quota allows, or nobody needs it any more.
             self._lift(node, item.hold, "Superseded")
             self.effects.announcements.append(said)
         else:
@@ -345,6 +345,15 @@ class Core:
         for key in item.displaced:
             self.cluster.recheck(key.removeprefix(HOLD))
         self.cluster.grow_by_ledger(node, seq)  # what it displaced may have been all that had to go
+
+    def _over_quota(self, item: Keep, seq: int) -> bool:
+        """Whether the quota of its namespace has no room for it beside what has been kept for longer."""
+        kept = [
+            held for held in self._kept(item.namespace) if 0 < held.since < seq and held.pod_uid != item.command.uid
+        ]
+        with self.quotas.expecting(item.namespace, kept):
+            refused = self.quotas.refuse(item.namespace, item.command.request, item.hold.allocation.usage())
+        return refused is not None
 
     def _sweep_rooms(self) -> None:
         """Give up room that nobody waits for, or that was kept long enough."""

@@ -75,6 +75,25 @@ def test_what_a_quota_counts_with_kept_room_is_written_down_with_the_decision() 
     assert [one.promised.gpus for one in steps[before : before + 1]] == [1]
 
 
+def test_of_two_allocators_that_make_room_at_once_the_later_one_gives_it_up_before_anybody_goes() -> None:
+    plane = full(ONE_GPU)
+    plane.ask("large", LOW, "other")
+    plane.core.schedule(command("high", SMALL_HIGH), None)
+    flights = plane.leave()
+    (large,) = plane.core.snapshot.allocations("big")
+    kept = msgspec.structs.replace(large, pod_uid="first", namespace="ns", name="first", priority=5, since=0)
+    hold = Hold(allocation=kept, victims=(PodRef("other", "large", "large"),), until_s=1600)
+    plane.ledger_seq += 1
+    plane.hear_node("big", NodeRecord(node="big", txn="b:1", allocations=(large,), changes=(), holds=(hold,)))
+    for flight in flights:
+        plane.store(flight)
+    said = plane.said()
+    assert outcomes(said) == {"high": WAITS}
+    assert [one.evict for one in said] == [None]
+    assert "hold/high" not in held(plane, "small")
+    assert plane.ask("high", SMALL_HIGH).reason == reasons.COMPUTE
+
+
 def test_kept_room_is_given_up_when_the_quota_refuses_its_pod() -> None:
     plane = full()
     plane.ask("high", SMALL_HIGH)
