@@ -22,11 +22,12 @@ from bus.express import Express
 from bus.permissions import inbox
 from bus.publisher import Publisher
 from bus.security import OPEN, Security
-from bus.tasks import end
+from bus.tasks import end, within
 from bus.websocket import provide
 
 log = logging.getLogger("gpubus.bus")
 
+CLOSE_TIMEOUT_S: Final = 2.0
 PING_INTERVAL_S: Final = 5
 """A dead server is noticed after about two of these; nats-py's default of two minutes leaves a zombie."""
 
@@ -126,8 +127,9 @@ class Bus:
                     log.exception("reconnect callback failed")
 
         try:
-            async with asyncio.timeout(timeout):
-                await client.connect(
+            await within(
+                timeout,
+                client.connect(
                     servers=list([servers] if isinstance(servers, str) else servers),
                     name=name,
                     max_reconnect_attempts=-1,
@@ -145,10 +147,11 @@ class Bus:
                     user=security.user or None,
                     password=password,
                     tls=tls,
-                )
+                ),
+            )
         except (TimeoutError, OSError, nats.errors.Error) as error:
             with contextlib.suppress(Exception):  # half-open: whatever it says, we are leaving
-                await client.close()
+                await within(CLOSE_TIMEOUT_S, client.close())
             shown = servers if isinstance(servers, str) else ", ".join(servers)
             cause = last_error[0] if isinstance(error, TimeoutError) else str(error) or type(error).__name__
             raise BusUnreachableError(shown, timeout, cause) from None

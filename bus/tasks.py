@@ -1,8 +1,10 @@
 """Running tasks side by side, and ending them for certain."""
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Coroutine, Iterable
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
 
 
 async def end(*tasks: "asyncio.Task[Any] | None") -> None:
@@ -26,6 +28,25 @@ async def until_first(*tasks: "asyncio.Task[Any]") -> None:
             task.result()
     finally:
         await end(*tasks)
+
+
+async def within(timeout: float, work: Coroutine[Any, Any, T]) -> T:
+    """Do some work of the NATS client that may take so many seconds.
+
+    ``asyncio.timeout`` would not do: it cancels once, and of what swallows that (see :func:`end`) it would wait for the end.
+
+    Raises:
+        TimeoutError: It took longer, and was ended.
+    """
+    task = asyncio.create_task(work)
+    try:
+        done, _ = await asyncio.wait([task], timeout=timeout)
+    finally:
+        if not task.done():
+            await end(task)
+    if not done:
+        raise TimeoutError
+    return task.result()
 
 
 ROUNDS: Final = 16
