@@ -7,7 +7,7 @@ binding as something else than the server sends, so hot paths come here.
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
 from typing import Any, Final, Self
 from urllib.parse import quote
 
@@ -111,7 +111,7 @@ class Client:
             raise _refusal(request, response.status, response.headers.get("Retry-After", ""), answer)
         return answer
 
-    async def lines(self, path: str, query: Mapping[str, str], *, silence_s: float) -> AsyncIterator[list[bytes]]:
+    async def lines(self, path: str, query: Mapping[str, str], *, silence_s: float) -> AsyncGenerator[list[bytes]]:
         """Yield the lines of an endless answer, as many as have come together.
 
         Raises:

@@ -6,6 +6,7 @@ away, waits with jitter, and heeds ``Retry-After``.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -215,11 +216,12 @@ class Reflector(Generic[T]):
             "resourceVersion": str(self._version),
             "timeoutSeconds": str(WATCH_S - random.randrange(60)),  # noqa: S311  jitter
         } | self._selector()
-        async for lines in self._client.lines(self._path, query, silence_s=SILENCE_S):
-            for line in lines:
-                self._on_line(line)
-            self._heard = self._now()
-            await asyncio.sleep(0)  # a burst of events must not keep everybody else waiting
+        async with contextlib.aclosing(self._client.lines(self._path, query, silence_s=SILENCE_S)) as answer:
+            async for lines in answer:
+                for line in lines:
+                    self._on_line(line)
+                self._heard = self._now()
+                await asyncio.sleep(0)  # a burst of events must not keep everybody else waiting
         self._heard = self._now()
 
     def _selector(self) -> dict[str, str]:

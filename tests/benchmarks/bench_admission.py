@@ -201,7 +201,7 @@ async def serve_nothing(certificate: Path, key: Path) -> None:
 
     async with running_bus() as (_, bus):
         service = GatewayService(bus, Certificate(certificate, key), host="127.0.0.1", port=0)
-        service._gateway = Nothing(None)  # type: ignore[arg-type]
+        service._gateway = Nothing(None, None)  # type: ignore[arg-type]
         stop, ready = asyncio.Event(), asyncio.Event()
         asyncio.get_running_loop().add_reader(sys.stdin, stop.set)
         serving = asyncio.create_task(service.run(stop, ready=ready))

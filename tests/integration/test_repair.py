@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bus import codec, history, subjects
+from bus import codec, history, records, subjects
 from bus.connection import Bus
 from bus.kube.client import Client
 from bus.streams import CAPACITY, LEDGER
@@ -16,6 +16,7 @@ from consumers.reconciler.service import Reconciler
 from deploy.local.server import LocalServer
 from schemas.event import Event
 from schemas.kube.annotations import VISIBLE_DEVICES
+from schemas.ledger import NodeRecord
 from schemas.observed import Drift
 from schemas.usage import GpuSample, NodeUsage, ProcessUsage
 from tests.integration.cluster import Cluster, create_all, hami_pod, mixed, play_agents, pod
@@ -53,10 +54,14 @@ async def until(ready, timeout: float = 20.0) -> Any:
 
 
 async def play_use(bus: Bus, node: str, uid: str = "") -> None:
-    """Say what the agent of a node would say: processes of a pod on its first GPU, or none."""
+    """Say what the agent of a node would say: processes of a pod on the GPU that it was given, or none."""
     now = datetime.now(UTC)
+    _, record = await records.read(bus, LEDGER, subjects.ledger_node(node), NodeRecord)
+    given = [one.gpus[0].uuid for one in (record.allocations if record is not None else ()) if one.pod_uid == uid]
     processes = (ProcessUsage(pod_uid=uid, vram_bytes=7),) if uid else ()
-    usage = NodeUsage(node=node, at=now, gpus=(GpuSample(uuid=f"GPU-{node}-0", processes=processes),))
+    usage = NodeUsage(
+        node=node, at=now, gpus=(GpuSample(uuid=given[0] if given else f"GPU-{node}-0", processes=processes),)
+    )
     event = Event(id=f"usage:{node}:{uid}", source="/test", type="gpubus.usage.v1", subject=node, time=now, data=usage)
     await bus.publisher.publish(subjects.usage_gpu(node), codec.encode(event))
 
