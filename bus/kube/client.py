@@ -16,7 +16,7 @@ import msgspec
 from kubernetes.aio.client import Configuration
 
 from bus.kube import config
-from bus.kube.errors import KubeRefusedError, KubeUnreachableError, Status
+from bus.kube.errors import NOT_FOUND, KubeRefusedError, KubeUnreachableError, Status
 
 JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"
@@ -110,6 +110,19 @@ class Client:
         if response.status >= 400:  # noqa: PLR2004  HTTP's own line
             raise _refusal(request, response.status, response.headers.get("Retry-After", ""), answer)
         return answer
+
+    async def find(self, path: str) -> bytes | None:
+        """Return an object as it is now, or None if there is none at ``path``.
+
+        Raises:
+            KubeRefusedError, KubeUnreachableError: As for :meth:`call`.
+        """
+        try:
+            return await self.call("GET", path)
+        except KubeRefusedError as error:
+            if error.code == NOT_FOUND:
+                return None
+            raise
 
     async def lines(self, path: str, query: Mapping[str, str], *, silence_s: float) -> AsyncGenerator[list[bytes]]:
         """Yield the lines of an endless answer, as many as have come together.

@@ -24,12 +24,8 @@ async def read_pod(client: Client, namespace: str, name: str) -> KubePod | None:
     Raises:
         KubeError: The API server refuses, or does not answer.
     """
-    try:
-        return _pod.decode(await client.call("GET", resource_path("v1", "pods", namespace, name)))
-    except KubeRefusedError as error:
-        if error.code == NOT_FOUND:
-            return None
-        raise
+    found = await client.find(resource_path("v1", "pods", namespace, name))
+    return _pod.decode(found) if found is not None else None
 
 
 async def evict(client: Client, namespace: str, name: str, uid: str, *, dry_run: bool = False) -> Evicted:

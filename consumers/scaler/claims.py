@@ -9,7 +9,7 @@ import msgspec
 from bus.kube.client import MERGE, Client, resource_path
 from bus.kube.errors import CONFLICT, NOT_FOUND, KubeRefusedError
 from consumers.scaler.offers import claim_spec, offer_of
-from consumers.scaler.sizes import LEAVING_LABEL, Claim, Order, claim_name
+from consumers.scaler.sizes import Claim, Order, claim_name
 from schemas.capacity import Offer
 from schemas.dialects.text import RequestError
 from schemas.dialects.view import POOL_KEY
@@ -153,20 +153,17 @@ class Claims:
                 return f"pod {pod.metadata.namespace}/{pod.metadata.name} is on it"
         return ""
 
-    async def close(self, node: str, *, leaving: bool) -> None:
-        """Close a node to pods and mark it as one that is to go, or take both back.
 
-        Raises:
-            KubeError: The API server did not take it.
-        """
-        body = {
-            "metadata": {"labels": {LEAVING_LABEL: "true" if leaving else None}},
-            "spec": {"unschedulable": leaving or None},
-        }
-        try:
-            await self._client.call(
-                "PATCH", resource_path("v1", "nodes", "", node), body=msgspec.json.encode(body), content_type=MERGE
-            )
-        except KubeRefusedError as error:
-            if error.code != NOT_FOUND:
-                raise
+async def close_node(client: Client, node: str, label: str, *, closed: bool) -> None:
+    """Close a node to pods and label it with why, or take both back; one that is gone is left alone.
+
+    Raises:
+        KubeError: The API server did not take it.
+    """
+    body = {"metadata": {"labels": {label: "true" if closed else None}}, "spec": {"unschedulable": closed or None}}
+    path = resource_path("v1", "nodes", "", node)
+    try:
+        await client.call("PATCH", path, body=msgspec.json.encode(body), content_type=MERGE)
+    except KubeRefusedError as error:
+        if error.code != NOT_FOUND:
+            raise

@@ -16,11 +16,12 @@ from bus import records, rpc, subjects
 from bus.codec import decode_as
 from bus.connection import Bus
 from bus.errors import ConflictError, UndecodableError
-from bus.kube.client import MERGE, Client, resource_path
-from bus.kube.errors import CONFLICT, NOT_FOUND, TOO_MANY_REQUESTS, KubeRefusedError
+from bus.kube.client import Client, resource_path
+from bus.kube.eviction import evict
 from bus.streams import LEDGER, STATE
 from consumers.scaler.campaign import Schedule, chosen, due, emptying, ended, out_of_time, schedule_of, skipped
-from consumers.scaler.pools import SOURCE_LABEL, Pools
+from consumers.scaler.claims import close_node
+from consumers.scaler.pools import KEEP_LABELS, SOURCE_LABEL, Pools
 from schemas.defrag import Campaign, Defrag
 from schemas.dialects.text import RequestError
 from schemas.event import Event
@@ -32,7 +33,6 @@ from schemas.pod import GpuRequest, Pod
 log = logging.getLogger("gpubus.scaler")
 
 KIND: Final = "defrag"
-KEEP: Final = ("tensor-fusion.ai/do-not-disrupt", "karpenter.sh/do-not-disrupt")
 ASK_TIMEOUT_S: Final = 20.0
 OK: Final = 200
 
@@ -139,7 +139,7 @@ class Defragmenter:
                 return f"{name} is not on it in the API server"
             if not any(owner.controller for owner in pod.metadata.owner_references):
                 return f"nobody would make {name} anew: it has no controller"
-            if any("true" in (pod.metadata.annotations.get(key), pod.metadata.labels.get(key)) for key in KEEP):
+            if any("true" in (pod.metadata.annotations.get(key), pod.metadata.labels.get(key)) for key in KEEP_LABELS):
                 return f"{name} must not be disrupted"
         return ""
 
@@ -148,11 +148,14 @@ class Defragmenter:
         held = await self._held(campaign.node)
         if any(uid not in campaign.evicting for uid in held):
             return emptying(campaign, held, (), "", now)
-        await self._close(campaign.node, closed=True)
+        await close_node(self._client, campaign.node, SOURCE_LABEL, closed=True)
         self._step("closed")
         blocked = ""
         for uid in sorted(held):
-            blocked = blocked or await self._evict(held[uid], uid)
+            if not blocked:
+                namespace, _, name = held[uid].partition("/")
+                evicted = await evict(self._client, namespace, name, uid)
+                blocked = f"{held[uid]}: {evicted.message}" if evicted.outcome == "blocked" else ""
             self._step("evicted")
         waiting = self._pools.waiting_since(campaign.pool, campaign.slot)
         return emptying(campaign, await self._held(campaign.node), waiting, blocked, now)
@@ -166,24 +169,6 @@ class Defragmenter:
         stored = await records.latest(self._bus, LEDGER, subjects.ledger_node(node))
         allocations = decode_as(NodeRecord, stored.payload).data.allocations if stored.payload else ()
         return {one.pod_uid: f"{one.namespace}/{one.name}" for one in allocations}
-
-    async def _evict(self, pod: str, uid: str) -> str:
-        """Evict a pod and return why that is not allowed; empty if it was, or the pod has gone."""
-        namespace, _, name = pod.partition("/")
-        body = {
-            "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace},
-            "deleteOptions": {"preconditions": {"uid": uid}},
-        }  # fmt: skip
-        path = resource_path("v1", "pods", namespace, name, "eviction")
-        try:
-            await self._client.call("POST", path, body=msgspec.json.encode(body))
-        except KubeRefusedError as error:
-            if error.code in (NOT_FOUND, CONFLICT):
-                return ""
-            if error.code == TOO_MANY_REQUESTS:
-                return f"{pod}: {' '.join(error.causes) or error.message}"
-            raise
-        return ""
 
     async def forget(self, pool: str) -> None:
         """Open the nodes of a campaign again and forget it: its pool is no more.
@@ -200,22 +185,9 @@ class Defragmenter:
 
     async def _reopen(self, campaign: Campaign) -> None:
         for node in campaign.closed:
-            await self._close(node, closed=False)
+            await close_node(self._client, node, SOURCE_LABEL, closed=False)
             self._step("opened")
         log.info("campaign of pool %s ended: %s %s", campaign.pool, campaign.end, campaign.message)
-
-    async def _close(self, node: str, *, closed: bool) -> None:
-        """Close a node to pods, or open it if it was we who closed it."""
-        path = resource_path("v1", "nodes", "", node)
-        body = {
-            "metadata": {"labels": {SOURCE_LABEL: "true" if closed else None}},
-            "spec": {"unschedulable": closed or None},
-        }
-        try:
-            await self._client.call("PATCH", path, body=msgspec.json.encode(body), content_type=MERGE)
-        except KubeRefusedError as error:
-            if error.code != NOT_FOUND:
-                raise
 
     async def _read(self, pool: str) -> tuple[int, Campaign | None]:
         stored = await records.latest(self._bus, STATE, subjects.state(KIND, pool))

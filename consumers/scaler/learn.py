@@ -12,11 +12,11 @@ import msgspec
 
 from consumers.scaler.clock import active_rule
 from consumers.scaler.histogram import add
-from consumers.scaler.recommend import at_least, recommend
+from consumers.scaler.recommend import at_least, differs, recommend
 from schemas.dialects.tf_defaults import GpuAmounts, GpuResources
 from schemas.kube.autoscaling import AutoScaling
 from schemas.pod import Qos
-from schemas.scaling import Advice, Unit, WorkloadUse
+from schemas.scaling import Advice, AutoRequests, Unit, WorkloadUse
 
 LAG: Final = timedelta(seconds=30)
 """How late a sample may reach the metrics store."""
@@ -71,10 +71,11 @@ def advise(scaling: AutoScaling, use: WorkloadUse, stated: GpuResources, qos: Qo
     """Return what follows from what is known.
 
     A cron rule that is active decides alone. Of the external scaler and of what is measured the larger amounts count, so that
-    neither takes away what the other asks for.
+    neither takes away what the other asks for. What is measured replaces earlier advice only if it differs by more than the
+    threshold (``updateThreshold``).
     """
     rule = active_rule(scaling.cron, now)
-    measured = recommend(scaling.auto, use, stated, qos) if scaling.auto is not None else Advice()
+    measured = _measured(scaling.auto, use, stated, qos) if scaling.auto is not None else Advice()
     other = use.external if scaling.external is not None else None
     if rule is not None:
         found = Advice(source="cron", resources=rule.desired, rule=rule.name, reason=f"cron rule {rule.name} is active")
@@ -89,6 +90,14 @@ def advise(scaling: AutoScaling, use: WorkloadUse, stated: GpuResources, qos: Qo
             reason=f"{other.reason}; {measured.reason}",
         )
     return msgspec.structs.replace(found, resources=_bounded(found.resources, use.held))
+
+
+def _measured(settings: AutoRequests, use: WorkloadUse, stated: GpuResources, qos: Qos) -> Advice:
+    found = recommend(settings, use, stated, qos)
+    in_force = use.advice.resources
+    if found.source and use.advice.source and not differs(found.resources, in_force, settings.threshold):
+        return msgspec.structs.replace(found, resources=in_force)
+    return found
 
 
 def _bounded(advised: GpuResources, held: GpuAmounts) -> GpuResources:

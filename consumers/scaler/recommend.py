@@ -99,7 +99,7 @@ def _amounts(unit: Unit, compute: int, vram: int) -> GpuAmounts:
 
 
 def differs(advised: GpuResources, now: GpuResources, threshold: float) -> bool:
-    """Return whether advice differs from what is asked for now by more than a fraction of it, in any amount it names."""
+    """Return whether advice differs from what is in force by more than a fraction of it, in any amount it names."""
     pairs = [
         (getattr(wanted, field), getattr(present, field))
         for wanted, present in ((advised.requests, now.requests), (advised.limits, now.limits))

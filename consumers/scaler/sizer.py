@@ -27,12 +27,12 @@ from bus.streams import LEDGER, STATE, TICK
 from bus.tasks import end
 from bus.worker import Dead, Done, Outcome, Retry, Worker
 from consumers.scaler.capacity import plan_capacity
-from consumers.scaler.claims import Claims, Found
+from consumers.scaler.claims import Claims, Found, close_node
 from consumers.scaler.defragmenter import Defragmenter
 from consumers.scaler.offers import satisfies
 from consumers.scaler.pools import LEDGER_FILTERS, STATE_FILTERS, Pools
 from consumers.scaler.records import KIND, PoolRecords
-from consumers.scaler.sizes import CapacityPlan, PoolView
+from consumers.scaler.sizes import LEAVING_LABEL, CapacityPlan, PoolView
 from schemas.capacity import Offer, PoolCapacity, Size
 from schemas.dialects.text import RequestError
 from schemas.kube.pools import GPUPoolSpec
@@ -88,6 +88,7 @@ class Sizer:
         step: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._bus = bus
+        self._client = client
         self._claims = Claims(client)
         source = f"/gpubus/scaler/{name}"
         self._offers = tuple(offers)
@@ -149,7 +150,7 @@ class Sizer:
         await self._defragmenter.forget(pool)
         seq, record = await self._records.read(pool)
         for node in record.closed:
-            await self._claims.close(node, leaving=False)
+            await close_node(self._client, node, LEAVING_LABEL, closed=False)
         if seq:
             await records.erase(self._bus, subjects.state(KIND, pool), expected=seq)
 
@@ -229,10 +230,10 @@ class Sizer:
             self._counts["given_up"] += 1
             self._step("dropped")
         for machine in plan.reopen:
-            await self._claims.close(machine.name, leaving=False)
+            await close_node(self._client, machine.name, LEAVING_LABEL, closed=False)
             self._counts["reopened"] += 1
         for machine in plan.close:
-            await self._claims.close(machine.name, leaving=True)
+            await close_node(self._client, machine.name, LEAVING_LABEL, closed=True)
             self._counts["closed"] += 1
             self._step("closed")
         for machine in plan.remove:

@@ -72,13 +72,8 @@ async def _read(client: Client, namespace: str, wanted: Wanted) -> tuple[dict[st
 
 
 async def _get(client: Client, path: str) -> dict[str, Any] | None:
-    try:
-        found: dict[str, Any] = json.loads(await client.call("GET", path))
-    except KubeRefusedError as error:
-        if error.code == NOT_FOUND:
-            return None
-        raise
-    return found
+    found = await client.find(path)
+    return None if found is None else json.loads(found)
 
 
 async def _write(client: Client, namespace: str, name: str, data: Data, *, old: Data, version: str) -> None:

@@ -7,7 +7,8 @@ import typer
 
 from deploy.cli.connect import JsonOption, NatsOption, StoreOption, open_bus, run
 from deploy.cli.errors import InputError, NotFoundError
-from deploy.cli.output import gib, instant, make_console, make_table, print_json, tflops, warn
+from deploy.cli.newest import newest_of
+from deploy.cli.output import gib, instant, make_console, make_table, print_json, tflops
 
 if TYPE_CHECKING:
     from schemas.dialects.tf_defaults import GpuAmounts
@@ -46,21 +47,12 @@ def advice(
 
 
 async def _read(nats: list[str] | None, store: Path | None, workload: str | None) -> list["WorkloadUse"]:
-    from bus import history, subjects
-    from bus.codec import decode_as
-    from bus.errors import UndecodableError
-    from bus.streams import STATE
+    from bus import subjects
     from schemas.scaling import WorkloadUse
 
     wanted = "gpubus.state.use.*.*" if workload is None else subjects.state("use", *workload.split("/"))
-    found = []
     async with open_bus(nats, store) as bus:
-        records, _ = await history.newest(bus, STATE, [wanted])
-    for record in records:
-        try:
-            found.append(decode_as(WorkloadUse, record.payload).data)
-        except UndecodableError as error:
-            warn(f"{record.subject} at {record.seq} cannot be read: {error.reason}")
+        found = await newest_of(bus, wanted, WorkloadUse)
     if workload is not None and not found:
         raise NotFoundError(
             f"nothing is known of workload {workload}: its spec.autoScalingConfig must say what its requests follow, "

@@ -7,7 +7,8 @@ import typer
 
 from deploy.cli.connect import JsonOption, NatsOption, StoreOption, open_bus, run
 from deploy.cli.errors import NotFoundError
-from deploy.cli.output import gib, instant, make_console, print_json, show_table, tflops, warn
+from deploy.cli.newest import newest_of
+from deploy.cli.output import gib, instant, make_console, print_json, show_table, tflops
 
 if TYPE_CHECKING:
     from schemas.capacity import PoolCapacity, Shape, Size
@@ -45,21 +46,12 @@ def capacity(
 
 
 async def _read(nats: list[str] | None, store: Path | None, pool: str | None) -> list["PoolCapacity"]:
-    from bus import history, subjects
-    from bus.codec import decode_as
-    from bus.errors import UndecodableError
-    from bus.streams import STATE
+    from bus import subjects
     from schemas.capacity import PoolCapacity
 
     wanted = "gpubus.state.capacity.*" if pool is None else subjects.state("capacity", pool)
-    found = []
     async with open_bus(nats, store) as bus:
-        records, _ = await history.newest(bus, STATE, [wanted])
-    for record in records:
-        try:
-            found.append(decode_as(PoolCapacity, record.payload).data)
-        except UndecodableError as error:
-            warn(f"{record.subject} at {record.seq} cannot be read: {error.reason}")
+        found = await newest_of(bus, wanted, PoolCapacity)
     if pool is not None and not found:
         raise NotFoundError(f"nothing is known of pool {pool}: it must exist, and `gpubus run scaler` must run")
     return sorted(found, key=lambda one: one.pool)

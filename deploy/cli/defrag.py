@@ -8,11 +8,11 @@ import typer
 
 from deploy.cli.connect import JsonOption, NatsOption, StoreOption, open_bus, run
 from deploy.cli.errors import NotFoundError
-from deploy.cli.output import instant, make_console, print_json, show_table, warn
+from deploy.cli.newest import newest_of
+from deploy.cli.output import instant, make_console, print_json, show_table
 
 if TYPE_CHECKING:
     from schemas.defrag import Campaign, Defrag
-    from schemas.pod import GpuRequest
 
 PROTECTED = "critical pods are not disrupted"
 
@@ -71,9 +71,7 @@ def _stands(campaign: "Campaign") -> str:
 async def _plan(
     nats: list[str] | None, store: Path | None, pool: str, threshold: int
 ) -> "tuple[Defrag, Campaign | None]":
-    from bus import history, records, subjects
-    from bus.codec import decode_as
-    from bus.errors import UndecodableError
+    from bus import records, subjects
     from bus.streams import STATE
     from consumers.allocator.defrag import plan_defrag
     from deploy.cli.fold import World
@@ -81,28 +79,14 @@ async def _plan(
     from schemas.pod import Pod
     from schemas.preemption import DisruptionBudget
 
-    requests: dict[str, GpuRequest] = {}
-    fixed: dict[str, str] = {}
     async with open_bus(nats, store) as bus:
         world = await World.load(bus)
-        pods, _ = await history.newest(bus, STATE, ["gpubus.state.pod.*.*"])
+        pods = await newest_of(bus, "gpubus.state.pod.*.*", Pod)
+        budgets = await newest_of(bus, "gpubus.state.disruption.*.*", DisruptionBudget)
         _, campaign = await records.read(bus, STATE, subjects.state("defrag", pool), Campaign)
-        budgets, _ = await history.newest(bus, STATE, ["gpubus.state.disruption.*.*"])
-    for record in pods:
-        try:
-            pod = decode_as(Pod, record.payload).data
-        except UndecodableError as error:
-            warn(f"{record.subject} at {record.seq} cannot be read: {error.reason}")
-            continue
-        requests[pod.uid] = pod.request
-        if pod.request.qos == "critical":
-            fixed[pod.uid] = PROTECTED
-    for record in budgets:
-        try:
-            budget = decode_as(DisruptionBudget, record.payload).data
-        except UndecodableError as error:
-            warn(f"{record.subject} at {record.seq} cannot be read: {error.reason}")
-            continue
+    requests = {pod.uid: pod.request for pod in pods}
+    fixed = {pod.uid: PROTECTED for pod in pods if pod.request.qos == "critical"}
+    for budget in budgets:
         if not budget.allowed:
             fixed |= dict.fromkeys(
                 budget.pods, f"PodDisruptionBudget {budget.namespace}/{budget.name} allows no eviction now"

@@ -10,7 +10,7 @@ from typing import Any, Final
 import yaml
 
 from bus.kube.client import Client, resource_path
-from bus.kube.errors import NOT_FOUND, KubeError, KubeRefusedError
+from bus.kube.errors import KubeError, KubeRefusedError
 from deploy.doctor.findings import Finding, good
 from schemas.dialects.tf_keys import ENABLED
 from schemas.kube.crd import definition
@@ -54,13 +54,8 @@ async def examine_cluster(client: Client, namespace: str, release: str) -> list[
 
 
 async def _get(client: Client, path: str) -> dict[str, Any] | None:
-    try:
-        found: dict[str, Any] = json.loads(await client.call("GET", path))
-    except KubeRefusedError as error:
-        if error.code == NOT_FOUND:
-            return None
-        raise
-    return found
+    found = await client.find(path)
+    return None if found is None else json.loads(found)
 
 
 async def _crds(client: Client) -> list[Finding]:

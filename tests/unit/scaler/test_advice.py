@@ -112,6 +112,16 @@ def test_small_differences_change_nothing():
     assert not differs(GpuResources(), STATED, 0.1)
 
 
+def test_advice_in_force_stands_until_what_is_measured_differs_by_more_than_the_threshold():
+    auto = scaling(autoSetResources={"enable": True, "marginFraction": "0"})
+    first = advise(auto, SPREAD, STATED, "high", NOW)
+    for factor, stands in ((1.05, True), (1.5, False)):
+        moved = msgspec.structs.replace(
+            use(tflops=[factor * n for n in range(1, 101)], vram_gib=[2, 4, 6, 8]), advice=first
+        )
+        assert (advise(auto, moved, STATED, "high", NOW).resources == first.resources) == stands
+
+
 def test_a_stretch_without_samples_is_waited_for_and_then_passed():
     known = WorkloadUse(namespace="ns", workload="w", uid="u", until=NOW)
     assert window(known, NOW + LAG) is None
