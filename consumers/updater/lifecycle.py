@@ -180,7 +180,8 @@ class _Step:
         record = self.record
         if trouble.reason == "CrashLooping" or (trouble.reason and record.batches):
             return self._halt(trouble)
-        if not (self.policy.auto_update or record.manual or record.back):
+        allowed = (self.policy.auto_update or record.manual) and not self.policy.refused
+        if not (allowed or record.back):
             return self.to("recorded", phase="outdated", reason="AutoUpdateOff", message=self._why_off, batch=())
         return None if self.outdated or record.batch else self._finish(())
 

@@ -46,7 +46,9 @@ def resume(record: Rollout, now: datetime, by: str) -> Rollout:
                 due_at=record.due_at if early else None,
             )
         case "halted":
-            return _ordered(record, "resumed", now, by, phase="planned", batch=(), busy_s=0, **_accepted(record))
+            # The others of the batch are still to come up: who goes on accepts those that are named, and no more down at once.
+            batch = tuple(one for one in record.batch if one.name not in record.failed)
+            return _ordered(record, "resumed", now, by, phase="planned", batch=batch, busy_s=0, **_accepted(record))
         case "planned" if record.reason == "AlertsFiring":
             return _ordered(record, "resumed", now, by, **_accepted(record))
         case "outdated":

@@ -58,7 +58,9 @@ def agent(
             "--workers", metavar="DIR", help="Lay out directories for limiters there, such as /usr/local/vgpu."
         ),
     ] = None,
-    metrics: Annotated[int, typer.Option("--metrics", help="Port of /metrics; -1 serves none.")] = DEFAULT_METRICS_PORT,
+    metrics: Annotated[
+        int, typer.Option("--metrics", min=-1, max=65_535, help="Port of /metrics; -1 serves none.")
+    ] = DEFAULT_METRICS_PORT,
     replicas: Annotated[
         int,
         typer.Option("--replicas", help="Copies of streams that it has to create: 1 or 3; 0 leaves them to others."),

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from deploy.cli.connect import NatsOption, run, security, servers
 from deploy.cli.errors import InputError
+from deploy.cli.output import warn
 
 if TYPE_CHECKING:
     from bus.connection import Bus
@@ -24,13 +25,22 @@ if TYPE_CHECKING:
 COLLECT_AFTER = (50_000, 20, 50)
 """Garbage collection of roles: most of what they make lives as long as the cluster, or is gone at once."""
 
+SILENT_S = 3.0
+"""How long a role waits for the bus without a word."""
+
 MOST_NODES = 100_000
 MOST_PODS = 10_000_000
 MOST_RATE = 1_000_000
 MOST_ALLOCATORS = 64
 
 MetricsPortOption = Annotated[
-    int, typer.Option("--metrics", help="Port of /metrics, /healthz and /readyz, 0 for a free one; -1 serves none.")
+    int,
+    typer.Option(
+        "--metrics",
+        min=-1,
+        max=65_535,
+        help="Port of /metrics, /healthz and /readyz, 0 for a free one; -1 serves none.",
+    ),
 ]
 ReplicasOption = Annotated[int, typer.Option("--replicas", help="Copies of every stream: 1 or 3.")]
 
@@ -142,7 +152,10 @@ async def run_process(
         asyncio.get_running_loop().add_reader(sys.stdin, _on_stdin_closed, stop)
     connecting = asyncio.create_task(Bus.connect(urls, name=name, timeout=30.0, security=security()))
     stopped = asyncio.create_task(stop.wait())
-    await asyncio.wait([connecting, stopped], return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait([connecting, stopped], return_when=asyncio.FIRST_COMPLETED, timeout=SILENT_S)
+    if not connecting.done() and not stopped.done():
+        warn(f"no NATS server answers at {', '.join(urls)} yet: start one, or name another with --nats")
+        await asyncio.wait([connecting, stopped], return_when=asyncio.FIRST_COMPLETED)
     if not connecting.done():
         await end(connecting)
         return

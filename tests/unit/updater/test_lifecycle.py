@@ -688,3 +688,26 @@ def test_a_batch_is_never_more_than_a_record_can_hold() -> None:
     assert len(msgspec.json.encode(world.record)) < 400_000
     world.run()
     assert (world.phase, len(world.touched)) == ("synced", MOST + 10)
+
+
+def test_whoever_resumes_in_a_batch_has_no_more_members_down_than_a_batch() -> None:
+    world = changed(batch_percentage=30, max_duration_s=5)  # members take ten seconds
+    world.settle()
+    for _ in range(20):
+        world.run()
+        if world.phase == "synced":
+            break
+        assert world.record.reason == "MaxDurationExceeded"
+        world.order(orders.resume)
+        world.settle()
+    assert (world.phase, world.on(NEW), world.most_down) == ("synced", set(world.members), 3)
+
+
+def test_a_policy_that_cannot_be_followed_is_not_replaced_by_defaults_when_somebody_resumes() -> None:
+    world = changed(auto_update=False, refused="batchPercentage is 0: write a whole number from 1 to 100")
+    world.settle()
+    world.order(orders.resume)
+    world.settle()
+    world.run()
+    assert (world.phase, world.touched) == ("outdated", [])
+    assert "batchPercentage is 0" in world.record.message
