@@ -15,7 +15,9 @@ from consumers.alerter import sql
 from consumers.alerter.template import Template, TemplateSyntaxError
 from consumers.metrics.tables import TAKEN
 from schemas.alert import AlertRule, ExtraPodLabels
+from schemas.dialects.text import RequestError
 from schemas.durations import seconds
+from schemas.plain import decode_yaml
 
 QUERY_NAMES: Final = ("Threshold", "Conditions", "Severity", "Name")
 SHORTEST_S: Final = 1.0
@@ -129,9 +131,9 @@ def parse(text: str | bytes) -> Configuration:
         RulesError: It is no YAML of that shape, or a rule is not good.
     """
     try:
-        tree: Any = msgspec.yaml.decode(text)
-    except msgspec.DecodeError as error:
-        raise RulesError([f"not YAML: {' '.join(str(error).split())}"]) from None
+        tree: Any = decode_yaml(text, field="rules", fix="write a list under alertRules")
+    except RequestError as error:
+        raise RulesError([str(error)]) from None
     if isinstance(tree, list):
         tree = {"alertRules": tree}
     if isinstance(tree, dict) and isinstance(tree.get("dynamicConfig"), dict):

@@ -1,35 +1,18 @@
-"""A pod as people send it, in YAML or JSON, as JSON for admission. Pure, and slow: run it in a thread.
-
-YAML is read as data only. Aliases are refused, as a few hundred bytes of them stand for gigabytes, and so is deep nesting.
-"""
+"""A pod as people send it, in YAML or JSON, as JSON for admission. Pure, and slow: run it in a thread."""
 
 from typing import Any, Final
 
 import msgspec
-import yaml
 
 from schemas.dialects import RequestError
 from schemas.inspection import Name, Simulate
 from schemas.kube.manifest import with_quantities
-
-DEEPEST: Final = 64
-"""Levels of nesting; those of a pod are below 20."""
+from schemas.plain import decode_yaml
 
 JSON_TYPES: Final = ("application/json",)
 YAML_TYPES: Final = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml")
 
 _FIX: Final = "send one manifest with kind: Pod, such as kubectl apply takes"
-
-
-class _Loader(yaml.CSafeLoader):
-    """YAML with what the API server refuses refused too: a key that stands twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002  PyYAML's
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        twice = next((key for number, key in enumerate(keys) if key in keys[:number]), None)
-        if twice is not None:
-            raise RequestError(str(twice)[:253], "", "stands twice in one object", "keep one of them")
-        return super().construct_mapping(node, deep=deep)
 
 
 def read_pod(body: bytes, media_type: str) -> Simulate:
@@ -38,7 +21,7 @@ def read_pod(body: bytes, media_type: str) -> Simulate:
     Raises:
         RequestError: It is no pod; the message names the field, the value and the fix.
     """
-    manifest = _json(body) if media_type in JSON_TYPES else _yaml(body)
+    manifest = _json(body) if media_type in JSON_TYPES else decode_yaml(body, field="body", fix=_FIX)
     if not isinstance(manifest, dict):
         raise RequestError("body", "", "is no object", _FIX)
     kind = manifest.get("kind", "Pod")
@@ -66,25 +49,6 @@ def _json(body: bytes) -> Any:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError("body", "", f"is no JSON: {error}", _FIX) from None
-
-
-def _yaml(body: bytes) -> Any:
-    depth = 0
-    try:
-        for event in yaml.parse(body, Loader=yaml.CSafeLoader):
-            if isinstance(event, yaml.AliasEvent):
-                raise RequestError("body", f"*{event.anchor}", "is a YAML alias", "write out what it stands for")
-            if isinstance(event, yaml.CollectionStartEvent):
-                depth += 1
-                if depth > DEEPEST:
-                    raise RequestError("body", "", f"is nested deeper than {DEEPEST} levels", _FIX)
-            elif isinstance(event, yaml.CollectionEndEvent):
-                depth -= 1
-        return yaml.load(body, Loader=_Loader)  # noqa: S506  it is a safe loader
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
-        if isinstance(error, RequestError):
-            raise
-        raise RequestError("body", "", f"is no YAML: {error}".replace("\n", " "), _FIX) from None
 
 
 def _texts(part: str, written: object) -> None:

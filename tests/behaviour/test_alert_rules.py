@@ -234,3 +234,17 @@ async def test_each_built_in_rule_fires_after_its_count_and_not_without_cause() 
 def _clear(store: DuckDBStore, table: Table) -> None:
     assert store._connection is not None
     store._connection.execute(f"DELETE FROM {table.name}").fetchall()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: &a [x, x]\nb: &b [*a, *a]\nalertRules: *b", "is a YAML alias"),  # ten such lines stand for gigabytes
+        ("- {name: A, name: B}", "'' stands twice in one object"),
+        ("[" * 100 + "]" * 100, "is nested deeper than 64 levels"),
+    ],
+)
+def test_yaml_that_stands_for_more_or_less_than_it_says_is_refused(text, words):
+    with pytest.raises(RulesError) as refused:
+        parse(text)
+    assert words in str(refused.value)
