@@ -63,7 +63,7 @@ def _missing(module: str) -> bool:
 
 def xids(text: str) -> frozenset[int]:
     """Return the XIDs of ``--ignore-xids``."""
-    numbers = [part.strip() for part in text.split(",") if part.strip()]
+    numbers = [part.strip() for part in text.split(",")] if text.strip() else []
     for number in numbers:
         if not (number.isascii() and number.isdecimal() and int(number) <= MOST_XID):
             raise InputError(f"--ignore-xids has {number!r}: use XID numbers with commas, such as 13,31")

@@ -32,6 +32,8 @@ IDLE_C: Final = 32
 LOADED_C: Final = 78
 IDLE_POWER: Final = 0.15
 
+EXAMPLE: Final = '{"gpus": [{"model": "A100-80G", "count": 8, "nvlinks": 12, "numa_nodes": 2}]}'
+
 _IDENTITIES: Final = uuid.uuid5(uuid.NAMESPACE_OID, "gpubus.agent")
 _SHORT: Final = re.compile(r"(?P<count>[0-9]{1,3})x(?P<model>[^,\s]+)")
 
@@ -76,7 +78,7 @@ def describe(text: str) -> Description:
         except OSError as error:
             raise DescriptionError(f"simulated GPUs: {text} cannot be read: {error.strerror}") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise DescriptionError(f"simulated GPUs: {text}: {error}") from None
+            raise DescriptionError(f"simulated GPUs: {text}: {error}: write it like {EXAMPLE}") from None
     else:
         found = Description(gpus=tuple(map(_kind, text.split(","))))
     for kind in found.gpus:

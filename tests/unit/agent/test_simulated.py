@@ -74,7 +74,7 @@ def test_a_wrong_description_is_refused(text: str, words: str) -> None:
     ("text", "words"),
     [
         ("{", "truncated"),
-        ("{}", "missing required field `gpus`"),
+        ("{}", "missing required field `gpus`: write it like"),
         ('{"gpus": []}', "length >= 1"),
         ('{"gpus": [{"model": "T4", "count": 0}]}', r"gpus\[0\].count"),
         ('{"gpus": [{"model": "T4", "speed": 3}]}', "unknown field `speed`"),
