@@ -88,7 +88,7 @@ def test_a_gang_does_not_leave_while_one_of_its_nodes_is_busy() -> None:
     allocator.core.schedule(command("x", BIG), None)
     (single,) = allocator.leave()
     allocator.core.schedule(command("c", member(3, GpuRequest(pool="p", compute_milli=900, models=("big",)))), None)
-    assert {item.decision.node for item in allocator.core._pending.values()} == {"big", "small"}
+    assert {item.decision.node for item in allocator.core.mind.pending.values()} == {"big", "small"}
     assert not allocator.leave()
     allocator.store(single)
     (bundle,) = allocator.leave()

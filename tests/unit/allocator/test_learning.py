@@ -130,7 +130,7 @@ def test_a_replay_decides_by_the_workload_that_was_in_force() -> None:
     state.say(core, "expected", "p", core.effects.learnt[0])
     ask(core, 50, 60)
     said = [announced.decision for announced in core.effects.announcements]
-    said += [item.decision for item in core._pending.values()]
+    said += [item.decision for item in core.mind.pending.values()]
     by_uid = {decision.pod_uid: decision for decision in said}
     assert len({decision.policy_hash for decision in by_uid.values()}) == 2
     replay = Replay("a", state.records, lambda _node, _seq: ())
