@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -13,6 +13,7 @@ from deploy.cli.run import MOST_ALLOCATORS, MOST_NODES, MOST_PODS, MOST_RATE, ch
 if TYPE_CHECKING:
     from deploy.local.demo import Demo, Report, Settings
     from producers.simulator.trace import Trace
+    from schemas.cluster import PlacementMode
 
 
 def demo(
@@ -30,6 +31,9 @@ def demo(
     kill: Annotated[bool, typer.Option("--kill/--no-kill", help="Kill an allocator with SIGKILL half way.")] = True,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the generated cluster.")] = 1,
     rate: Annotated[float, typer.Option("--rate", help="Pods per second; 0 for as fast as they are decided.")] = 500.0,
+    placement: Annotated[
+        str, typer.Option("--placement", metavar="MODE", help="How pods are placed, as a pool says it.")
+    ] = "NodeCompactGPULowLoad",
     keep: Annotated[
         Path | None,
         typer.Option("--keep", metavar="DIR", help="Keep the bus in DIR. [default: a directory in the system's temp]"),
@@ -52,13 +56,16 @@ def demo(
     check_size("--nodes", 1 if nodes is None else nodes, 1, MOST_NODES)
     if replicas not in (1, 3):
         raise InputError(f"--replicas is {replicas}: use 1 or 3")
+    mode = _mode(placement)
     cluster = _trace(trace, nodes, pods, seed)
     # Imported after the command line and the files are known to be good.
     from deploy.local.demo import Settings
     from deploy.local.store import default_directory, fresh_directory
 
     store = fresh_directory(keep or default_directory())
-    settings = Settings(store=store, allocators=allocators, replicas=replicas, kill=kill, seed=seed, rate=rate)
+    settings = Settings(
+        store=store, allocators=allocators, replicas=replicas, kill=kill, seed=seed, rate=rate, placement=mode
+    )
     report, played = run(_play(settings, cluster, quiet=as_json))
     if played.interrupted:
         sys.stderr.write(f"gpubus: interrupted; the bus is kept in {store}\n")
@@ -71,6 +78,15 @@ def demo(
         _summary(report, played, store)
     if report.pods_lost or report.double_allocations or not report.invariants_ok:
         raise typer.Exit(NEGATIVE)
+
+
+def _mode(word: str) -> "PlacementMode":
+    from schemas.cluster import PlacementMode
+
+    for mode in get_args(PlacementMode):
+        if mode == word:
+            return mode  # type: ignore[no-any-return]
+    raise InputError(f"--placement is {word}: use one of {', '.join(get_args(PlacementMode))}")
 
 
 def _trace(directory: Path | None, nodes: int | None, pods: int | None, seed: int) -> "Trace":

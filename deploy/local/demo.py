@@ -21,7 +21,7 @@ from producers.simulator.build import pod_uid
 from producers.simulator.progress import Progress
 from producers.simulator.service import Simulator
 from producers.simulator.trace import Trace
-from schemas.cluster import Pool
+from schemas.cluster import PlacementMode, Pool
 
 TICK_S: Final = 0.25
 STALLED_S: Final = 60.0
@@ -37,6 +37,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kill: bool = True
     seed: int = 1
     rate: float = 500.0
+    placement: PlacementMode = "NodeCompactGPULowLoad"
 
 
 class Latency(msgspec.Struct, frozen=True):
@@ -122,7 +123,8 @@ class Demo:
 
     async def _play(self, bus: Bus, workers: list[RoleProcess], interrupted: asyncio.Event) -> tuple[Progress, float]:
         settings = self._settings
-        simulator = Simulator(bus, self.trace, pool=Pool(name="demo"), rate=settings.rate, seed=settings.seed)
+        pool = Pool(name="demo", placement=settings.placement)
+        simulator = Simulator(bus, self.trace, pool=pool, rate=settings.rate, seed=settings.seed)
         stop = asyncio.Event()
         started = time.monotonic()
         running = asyncio.create_task(simulator.run(stop))

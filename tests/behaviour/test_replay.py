@@ -458,6 +458,12 @@ async def test_a_moment_before_the_log_begins_is_not_told_as_an_empty_cluster(lo
 # Golden logs: recorded by earlier versions, read for ever
 
 GOLDEN = Path(__file__).parent.parent / "golden"
+OURS = {
+    f"engine-{ENGINE_VERSION}.log.gz": "NodeCompactGPULowLoad",
+    f"engine-{ENGINE_VERSION}-gradient.log.gz": "FragmentationGradient",
+    f"engine-{ENGINE_VERSION}-packing.log.gz": "PackingValue",
+}
+"""The golden logs of this engine, with the placement mode that they were recorded with."""
 
 
 @pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.log.gz")), ids=lambda file: file.name)
@@ -465,16 +471,17 @@ async def test_a_golden_log_replays_or_says_that_other_rules_made_it(file: Path,
     assert (await ask(capsys, "import", file, "--store", tmp_path / "store"))[0] == 0
     found = verified(tmp_path / "store")
     assert not any(found[field] for field in ("different", "violations", "undecodable"))
-    if file.name == f"engine-{ENGINE_VERSION}.log.gz":
+    if file.name in OURS:
         assert found["reproduced"] == found["decisions"] > 0
     else:
         assert found["notes"]
 
 
-def test_there_is_a_golden_log_of_this_engine() -> None:
-    wanted = GOLDEN / f"engine-{ENGINE_VERSION}.log.gz"
+@pytest.mark.parametrize(("name", "placement"), OURS.items())
+def test_there_are_golden_logs_of_this_engine(name: str, placement: str) -> None:
+    wanted = GOLDEN / name
     assert wanted.exists(), (
-        f"record {wanted.name}: gpubus demo --nodes 8 --pods 60 --rate 60 --keep D; "
+        f"record {name}: gpubus demo --nodes 8 --pods 60 --rate 60 --placement {placement} --keep D; "
         f"gpubus export {wanted.relative_to(GOLDEN.parent.parent)} --redact --store D"
     )
 

@@ -1,8 +1,8 @@
 """How much of a cluster's GPU each placement mode gets allocated, by the published protocol of Weng et al. (USENIX ATC 2023).
 
-Run ``python -m tests.benchmarks.quality --data DIR [--policy P] [--list L] [--seeds 42-51] [--learn]`` from the repository
-root. DIR holds the openb trace (Alibaba ``cluster-trace-gpu-v2023``): ``openb_node_list_gpu_node.csv`` and
-``openb_pod_list_L.csv``.
+Run ``python -m tests.benchmarks.quality --data DIR [--policy P] [--list L] [--seeds 42-51] [--learn] [--departures PODS]`` from
+the repository root. DIR holds the openb trace (Alibaba ``cluster-trace-gpu-v2023``): ``openb_node_list_gpu_node.csv`` and
+``openb_pod_list_L.csv``, as many lists as are wanted.
 
 The protocol ("workload inflation"): per seed the pods of the list are shuffled, and more are drawn from it with replacement,
 until they ask for 130 % of the cluster's GPUs. They come one by one to the empty cluster; each is placed or refused at once,
@@ -10,31 +10,44 @@ and none ever leaves. After each arrival x is the GPU asked for so far and y the
 cluster; "at 100" is the mean of y over the arrivals whose x rounds to 100. Each seed draws one order of the nodes for ties.
 The target workload comes from the whole list, or with ``--learn`` from the pods as they arrive. Published for FGD
 (``FragmentationGradient``) on the default list: 95.23 at 100, 95.39 at 130.
+
+With ``--departures`` so many pods are drawn from the list with replacement, come at even intervals and run as long as in the
+trace; one that does not fit is refused for good. The intervals are such that pods ask for 130 % of the cluster at a time if all
+of them run, and what counts is the mean of y over the second half of the arrivals.
 """
 
 import argparse
-import csv
 import random
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from heapq import heappop, heappush
 from pathlib import Path
 from statistics import mean, stdev
 from typing import get_args
 
 from consumers.allocator.engine import Policy, Snapshot, Workload, WorkloadEstimator, decide
 from schemas.cluster import GpuDevice, GpuInventory, Node, PlacementMode, Pool
+from schemas.decision import Decision
 from schemas.ledger import Allocation
-from schemas.pod import GpuRequest
+from schemas.pod import WHOLE, GpuRequest
 from tests.benchmarks.bench_engine import as_in_a_role
 from tests.benchmarks.quality_ledger import Ask, Ledger, Machine
+from tests.benchmarks.quality_trace import (
+    arrivals,
+    gap_s,
+    lists,
+    read_asks,
+    read_lasting_asks,
+    read_machines,
+    shuffled,
+)
 
 POOL = "openb"
-LISTS = ("default", "multigpu20", "gpushare40")
 POINTS = (95, 100, 130)
-LOAD = 1.3
+WIDE = 8
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 # All GPUs are alike, and a thousandth of one is a whole number, so that a share is exactly what the trace says.
 TFLOPS_MILLI = 100_000
@@ -46,60 +59,14 @@ class Run:
     """One seed.
 
     Attributes:
-        allocated: Percent of the cluster's GPU, by percent of it that had arrived.
+        allocated: Percent of the cluster's GPU at each point that is looked at.
         wide_refused: Pods with 8 GPUs that were refused.
-        rate: Decisions per second, each with its explanation and applied to the snapshot.
+        rate: Decisions per second of processor time, each with its explanation and applied to the snapshot.
     """
 
-    allocated: dict[int, float]
+    allocated: list[float]
     wide_refused: int
     rate: float
-
-
-def read_machines(folder: Path) -> list[Machine]:
-    with (folder / "openb_node_list_gpu_node.csv").open() as file:
-        return [
-            Machine(row["sn"], int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"]), row["model"])
-            for row in csv.DictReader(file)
-        ]
-
-
-def read_asks(folder: Path, name: str) -> list[Ask]:
-    with (folder / f"openb_pod_list_{name}.csv").open() as file:
-        rows = sorted(csv.DictReader(file), key=lambda row: row["name"])
-    return [
-        Ask(
-            int(row["cpu_milli"]),
-            int(row["memory_mib"]),
-            int(row["num_gpu"]),
-            int(row["gpu_milli"]),
-            tuple(filter(None, (row.get("gpu_spec") or "").split("|"))),
-        )
-        for row in rows
-    ]
-
-
-def arrivals(asks: Sequence[Ask], capacity: int, rng: random.Random) -> list[Ask]:
-    """Return the pods in order of arrival."""
-    pods = rng.sample(asks, len(asks))
-    total, limit = sum(ask.milli for ask in pods), LOAD * capacity
-    while pods and total > limit:
-        total -= pods.pop().milli
-    while True:
-        more = rng.choice(asks)
-        # The protocol tests with one GPU's share, whatever the number of GPUs.
-        if total + more.share > limit:
-            return pods
-        pods.append(more)
-        total += more.milli
-
-
-def shuffled(machines: Sequence[Machine], rng: random.Random) -> list[Machine]:
-    """Return the machines under new names, whose order is random: the engine breaks ties by name."""
-    places = rng.sample(range(len(machines)), len(machines))
-    return [
-        replace(machine, name=f"{place:05d}-{machine.name}") for place, machine in zip(places, machines, strict=True)
-    ]
 
 
 def request(ask: Ask) -> GpuRequest:
@@ -141,39 +108,92 @@ def load(machines: Sequence[Machine]) -> Snapshot:
     return snapshot
 
 
-def run(machines: Sequence[Machine], asks: Sequence[Ask], policy: Policy, seed: int, *, learn: bool = False) -> Run:
-    rng = random.Random(seed)
-    capacity = 1000 * sum(machine.gpus for machine in machines)
-    pods, machines = arrivals(asks, capacity, rng), shuffled(machines, rng)
-    snapshot, ledger = load(machines), Ledger(machines)
-    estimator = WorkloadEstimator()
-    if learn:
-        policy = Policy.of(Pool(name=POOL, placement=policy.name), workload=estimator.workload)
-    arrived, refused, seconds = 0, 0, 0.0
-    seen = defaultdict(list)
-    as_in_a_role()
-    for number, ask in enumerate(pods):
-        asked = request(ask)
-        start = time.perf_counter()
-        learnt = estimator.add(asked) if learn else None
-        if learnt:
-            policy = Policy.of(Pool(name=POOL, placement=policy.name), workload=learnt)
-        found = decide(snapshot, asked, policy)
+class Bench:
+    """An empty cluster, the engine's view of it and the ledger that watches the engine."""
+
+    def __init__(self, machines: Sequence[Machine], policy: Policy, *, learn: bool) -> None:
+        self.ledger = Ledger(machines)
+        self.seconds = 0.0
+        self._snapshot = load(machines)
+        self._estimator = WorkloadEstimator() if learn else None
+        self._policy = policy
+        self._mode: PlacementMode = policy.name
+        if self._estimator:
+            self._policy = self._learnt(self._estimator.workload)
+        self._pods = 0
+        as_in_a_role()
+
+    def _learnt(self, workload: Workload) -> Policy:
+        return Policy.of(Pool(name=POOL, placement=self._mode), workload=workload)
+
+    def place(self, ask: Ask) -> tuple[str, Decision]:
+        """Place a pod if it fits, and return its UID and where it went."""
+        self._pods += 1
+        asked, uid = request(ask), f"u{self._pods}"
+        start = time.process_time()
+        if self._estimator and (learnt := self._estimator.add(asked)):
+            self._policy = self._learnt(learnt)
+        found = decide(self._snapshot, asked, self._policy)
         if found.node:
             held = Allocation(
-                pod_uid=f"u{number}", namespace="openb", name="pod", pool=POOL, gpus=found.gpus,
+                pod_uid=uid, namespace="openb", name="pod", pool=POOL, gpus=found.gpus,
                 cpu_milli=asked.cpu_milli, memory_bytes=asked.memory_bytes,
             )  # fmt: skip
-            snapshot.add(found.node, held)
-        seconds += time.perf_counter() - start
-        ledger.enter(ask, found)
-        refused += not found.node and ask.gpus == 8
+            self._snapshot.add(found.node, held)
+        self.seconds += time.process_time() - start
+        self.ledger.enter(ask, found)
+        return uid, found
+
+    def end(self, ask: Ask, uid: str, found: Decision) -> None:
+        """End a pod that was placed."""
+        start = time.process_time()
+        self._snapshot.remove(found.node, uid)
+        self.seconds += time.process_time() - start
+        self.ledger.leave(ask, found)
+
+
+def inflate(machines: Sequence[Machine], asks: Sequence[Ask], policy: Policy, seed: int, *, learn: bool = False) -> Run:
+    """Run one seed of the published protocol."""
+    rng = random.Random(seed)
+    capacity = WHOLE * sum(machine.gpus for machine in machines)
+    pods, machines = arrivals(asks, capacity, rng), shuffled(machines, rng)
+    bench = Bench(machines, policy, learn=learn)
+    arrived, refused = 0, 0
+    seen = defaultdict(list)
+    for ask in pods:
+        _, found = bench.place(ask)
+        refused += not found.node and ask.gpus == WIDE
         arrived += ask.milli
-        seen[round(100 * arrived / capacity)].append(100 * ledger.allocated / capacity)
-    return Run({point: mean(values) for point, values in seen.items()}, refused, len(pods) / seconds)
+        seen[round(100 * arrived / capacity)].append(100 * bench.ledger.allocated / capacity)
+    points = [mean(seen[point]) for point in POINTS]
+    return Run(points, refused, len(pods) / bench.seconds)
 
 
-def policies(names: Sequence[str], asks: Sequence[Ask]) -> Iterator[Policy]:
+def churn(
+    machines: Sequence[Machine], asks: Sequence[Ask], policy: Policy, seed: int, *, pods: int, learn: bool = False
+) -> Run:
+    """Run one seed with departures: pods are drawn from the list, come at even intervals and run as long as in the trace."""
+    rng = random.Random(seed)
+    capacity = WHOLE * sum(machine.gpus for machine in machines)
+    drawn, machines = rng.choices(asks, k=pods), shuffled(machines, rng)
+    gap = gap_s(drawn, capacity)
+    bench = Bench(machines, policy, learn=learn)
+    running: list[tuple[float, str, Ask, Decision]] = []
+    allocated, refused = [], 0
+    for number, ask in enumerate(drawn):
+        now = number * gap
+        while running and running[0][0] <= now:
+            _, uid, ended, where = heappop(running)
+            bench.end(ended, uid, where)
+        uid, found = bench.place(ask)
+        if found.node:
+            heappush(running, (now + ask.life_s, uid, ask, found))
+        refused += not found.node and ask.gpus == WIDE
+        allocated.append(100 * bench.ledger.allocated / capacity)
+    return Run([mean(allocated[pods // 2 :])], refused, pods / bench.seconds)
+
+
+def policies(names: Sequence[PlacementMode], asks: Sequence[Ask]) -> Iterator[Policy]:
     workload = Workload.of(map(request, asks))
     for name in names:
         yield Policy.of(Pool(name=POOL, placement=name), workload=workload)
@@ -183,26 +203,38 @@ def spread(values: Sequence[float]) -> str:
     return f"{mean(values):.2f} +- {stdev(values) if len(values) > 1 else 0:.2f}"
 
 
+def seeds(text: str) -> range:
+    first, last = (int(part) for part in (text.split("-") * 2)[:2])
+    return range(first, last + 1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     modes = get_args(PlacementMode)
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder of the openb CSV files")
     parser.add_argument("--policy", choices=modes, action="append", help="may be repeated; default: all")
-    parser.add_argument("--list", choices=LISTS, action="append", help="may be repeated; default: all")
-    parser.add_argument("--seeds", default="42-51", help="first-last")
+    parser.add_argument("--list", action="append", metavar="L", help="may be repeated; default: all that are there")
+    parser.add_argument("--seeds", type=seeds, default="42-51", metavar="FIRST-LAST")
     parser.add_argument("--learn", action="store_true", help="learn the workload from the pods as they arrive")
+    parser.add_argument("--departures", type=int, metavar="PODS", help="let pods end, and so many come")
     options = parser.parse_args()
-    first, last = (int(part) for part in (options.seeds.split("-") * 2)[:2])
     machines = read_machines(options.data)
-    heads = "".join(f"{f'at {point} %':>16}" for point in POINTS)
-    print(f"{'list':<12} {'policy':<22}{heads} {'8-GPU refused':>15} {'decisions/s':>12}")
-    for name in options.list or LISTS:
+    titles = ["in use"] if options.departures else [f"at {point} %" for point in POINTS]
+    heads = "".join(f"{title:>16}" for title in titles)
+    print(f"{'list':<12} {'policy':<22}{heads} {'8-GPU refused':>15} {'per CPU second':>15}")
+    for name in options.list or lists(options.data):
         asks = read_asks(options.data, name)
+        lasting = read_lasting_asks(options.data, name, random.Random(0)) if options.departures else asks
         for policy in policies(options.policy or modes, asks):
-            runs = [run(machines, asks, policy, seed, learn=options.learn) for seed in range(first, last + 1)]
-            parts = "".join(f"{spread([each.allocated[point] for each in runs]):>16}" for point in POINTS)
+            runs = [
+                churn(machines, lasting, policy, seed, pods=options.departures, learn=options.learn)
+                if options.departures
+                else inflate(machines, asks, policy, seed, learn=options.learn)
+                for seed in options.seeds
+            ]
+            parts = "".join(f"{spread(point):>16}" for point in zip(*(each.allocated for each in runs), strict=True))
             wide, rate = mean(each.wide_refused for each in runs), mean(each.rate for each in runs)
-            print(f"{name:<12} {policy.name:<22}{parts} {wide:>15.1f} {rate:>12,.0f}", flush=True)
+            print(f"{name:<12} {policy.name:<22}{parts} {wide:>15.1f} {rate:>15,.0f}", flush=True)
 
 
 if __name__ == "__main__":

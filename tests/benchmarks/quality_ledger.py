@@ -1,7 +1,7 @@
 """A plain ledger beside the engine: every placement is checked against it, and so is every refusal."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from schemas.decision import Decision
 
@@ -22,6 +22,7 @@ class Ask:
     gpus: int
     share: int
     models: tuple[str, ...]
+    life_s: int = field(default=0, compare=False)
 
     @property
     def milli(self) -> int:
@@ -40,7 +41,10 @@ class Ledger:
         self._cpu = {machine.name: machine.cpu_milli for machine in machines}
         self._memory = {machine.name: machine.memory_mib for machine in machines}
         self._free = {machine.name: [1000] * machine.gpus for machine in machines}
-        self._refused: set[Ask] = set()
+        # Machines in the order in which something was given back, and for an ask that fitted nowhere how many were known then:
+        # what fits nowhere still fits nowhere but on those that have come since.
+        self._freed = list(self._machines)
+        self._refused: dict[Ask, int] = {}
         self.allocated = 0
 
     def fits(self, ask: Ask, name: str) -> bool:
@@ -58,10 +62,9 @@ class Ledger:
             WrongPlacementError: It is not right.
         """
         if not found.node:
-            # Nothing is ever given back, so what fits nowhere fits nowhere later on.
-            if ask not in self._refused and any(self.fits(ask, name) for name in self._machines):
+            if any(self.fits(ask, name) for name in set(self._freed[self._refused.get(ask, 0) :])):
                 raise WrongPlacementError(f"{ask} was refused, but there is room for it")
-            self._refused.add(ask)
+            self._refused[ask] = len(self._freed)
             return
         slots = {grant.index for grant in found.gpus}
         free = self._free[found.node]
@@ -73,3 +76,12 @@ class Ledger:
         for slot in slots:
             free[slot] -= ask.share
         self.allocated += ask.milli
+
+    def leave(self, ask: Ask, found: Decision) -> None:
+        """Give back what a pod was placed on."""
+        self._cpu[found.node] += ask.cpu_milli
+        self._memory[found.node] += ask.memory_mib
+        for grant in found.gpus:
+            self._free[found.node][grant.index] += ask.share
+        self.allocated -= ask.milli
+        self._freed.append(found.node)

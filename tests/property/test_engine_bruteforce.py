@@ -420,28 +420,34 @@ def usable(world: World, name: str) -> list[Gpu]:
     return [gpu for gpu in gpus_of(world, name) if not gpu.closed]
 
 
+GRAIN = Fraction(1, 1000 * 2**36)
+"""A GPU is worth so many grains that whole numbers of them are exact enough; slopes are whole numbers, rounded down."""
+
+
 def value(world: World, name: str, request: GpuRequest, policy: Policy, slots: list[int]) -> Fraction:
     """Return the value of a node after a request has taken some slots, in GPUs."""
     gpus = gpus_of(world, name)
     free = [share_left(gpu, request) if slot in slots else free_share(gpu) for slot, gpu in enumerate(gpus)]
-    total_worth = Fraction(sum(worth(share, policy) for share in free), 1_000_000)
+    micro = sum(worth(share, policy) for share in free)
     idle, cpu = sum(share == 1000 for share in free), max(0, left_of(world, name)[1] - request.cpu_milli)
     prices = {price.share_milli: Fraction(price.micro, 1_000_000) for price in policy.prices} | {1000: Fraction(1)}
     model = next((gpu.device.model for gpu in usable(world, name)), None)
     kinds = [kind for kind in policy.workload.kinds if kind.gpus and kind.share_milli]
     scale = sum(kind.pods * kind.gpus * prices[kind.share_milli] for kind in kinds)
-    found = Fraction(0)
+    grains = 0
     for kind in kinds:
-        weight = kind.pods * prices[kind.share_milli] / scale
+        price = prices[kind.share_milli]
+        weight = kind.pods * price / scale
         if kind.models and model not in kind.models:
             continue
-        if kind.gpus == 1:
-            reach = Fraction(cpu, kind.cpu_milli) * prices[kind.share_milli] if kind.cpu_milli else total_worth
-            found += weight * min(total_worth, reach)
-        else:
+        if kind.gpus > 1:
             sets = min(idle // kind.gpus, cpu // kind.cpu_milli if kind.cpu_milli else idle)
-            found += weight / 10 * sets
-    return found
+            grains += sets * math.floor(weight / 10 / GRAIN)
+        elif cpu * price * 1_000_000 >= kind.cpu_milli * micro:
+            grains += micro * math.floor(weight / 1_000_000 / GRAIN)
+        else:
+            grains += cpu * math.floor(weight * price / kind.cpu_milli / GRAIN)
+    return grains * GRAIN
 
 
 def demand(workload: Workload, wanted: Callable[[PodKind], bool] = lambda _kind: True) -> int:
@@ -490,7 +496,7 @@ def packing(world: World, name: str, request: GpuRequest, policy: Policy) -> tup
     before = value(world, name, GpuRequest(pool="p", count=0), policy, [])
 
     def gain(chosen: list[int]) -> int:
-        return round(1000 * (value(world, name, request, policy, chosen) - before))
+        return math.floor(1000 * (value(world, name, request, policy, chosen) - before) + Fraction(1, 2))
 
     def loss(slot: int) -> int:
         return worth(free_share(gpus[slot]), policy) - worth(share_left(gpus[slot], request), policy)
@@ -849,8 +855,8 @@ def policies(draw: st.DrawFn) -> Policy:
     parts = draw(st.sampled_from([1, 1, 2, 3]))
     name = draw(st.sampled_from(["NodeCompactGPULowLoad", "CompactFirst", "LowLoadFirst", *list(AHEAD) * 2]))
     workload = draw(workloads) if name in AHEAD else Workload()
-    # Prices of no round numbers: no score lies just between two steps, where a float could fall to either side.
-    micro = st.sampled_from([1_237, 123_457, 333_331, 502_009, 700_001, 999_983])
+    # Round numbers too, with which scores lie just between two steps.
+    micro = st.sampled_from([0, 500, 1_237, 123_457, 250_000, 333_331, 500_000, 700_500, 999_983, 1_000_000])
     shares = sorted({kind.share_milli for kind in workload.kinds if kind.gpus and 0 < kind.share_milli < 1000})
     return Policy(
         name=name,

@@ -10,7 +10,8 @@ several takes those with the smallest free share, the first of equals: for whole
 """
 
 from bisect import bisect_right
-from math import ceil, log
+from decimal import Context, Decimal
+from math import ceil
 from typing import Any, Final
 
 import numpy as np
@@ -30,8 +31,8 @@ Rows = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 
 _NEVER: Final = -(1 << 62)
-_EVEN: Final = 50
 _TOP: Final = 100
+_DIGITS: Final = Context(prec=28)
 
 
 class Terrain(Supply):
@@ -46,8 +47,8 @@ class Terrain(Supply):
     def __init__(self, policy: Policy, table: Table) -> None:
         self.measure = Measure(policy.workload)
         scale = WHOLE * self.measure.pods
-        # The sigmoid, inverted: whole numbers are compared, and no decision hangs on how a machine rounds `exp`.
-        self.steps = [0 if score == _EVEN else ceil(scale * log(score / (_TOP - score))) for score in range(1, _TOP)]
+        # The sigmoid, inverted: whole numbers are compared, and no decision hangs on how a machine rounds `exp` or `log`.
+        self.steps = [ceil(scale * (Decimal(score) / (_TOP - score)).ln(_DIGITS)) for score in range(1, _TOP)]
         super().__init__(policy, table)
 
     def _reset(self) -> None:

@@ -1,7 +1,7 @@
 """``PackingValue``: the node that loses least of its worth to the pods that are expected.
 
 Score = value after - value before - 20 for each wholly free GPU of the node before - the asked share times the scarcity of the
-node's model, in thousandths of a GPU; what lies within one step of 50 is equal. The value is that of
+node's model, in thousandths of a GPU, halves rounded up; what lies within one step of 50 is equal. The value is that of
 :class:`~consumers.allocator.engine.value.Value`, scarcity and guard are those of :mod:`~consumers.allocator.engine.yard`.
 The charge makes pods share nodes that are in use already: without it whole GPUs are broken all over the pool. Among equals the
 node with the least free GPU is taken, then the one with the least free CPU, then the first by name.
@@ -19,6 +19,7 @@ from consumers.allocator.engine.host import Host
 from consumers.allocator.engine.keys import NOT_GUARDED, step_bits, steps_bits
 from consumers.allocator.engine.ranking import Keys, largest
 from consumers.allocator.engine.supply import Ask
+from consumers.allocator.engine.value import GRAIN_BITS, HALF
 from consumers.allocator.engine.yard import Yard
 from schemas.decision import Candidate
 from schemas.pod import WHOLE, GpuRequest
@@ -32,7 +33,6 @@ Outcome = tuple[int, int]
 IDLE_CHARGE: Final = 20
 """Thousandths of a GPU that a node's score loses for each of its wholly free GPUs."""
 
-_MILLI: Final = 1000
 _NEVER: Final = -(1 << 40)
 
 
@@ -108,7 +108,7 @@ class Packing:
     def _gain(self, row: int, host: Host, worth: int, idle: int) -> int:
         value, now = self._yard.value, self._yard.rows[row]
         after = value.of(worth, idle, host.cpu_free - self._cpu, value.accepting[now.sort])
-        return round((after - now.value) / _MILLI)
+        return after - now.value + HALF >> GRAIN_BITS
 
     def _try(self, row: int, host: Host, fitting: list[int]) -> Outcome:
         worth_of, now = self._yard.value.worth, self._yard.rows[row]
@@ -153,8 +153,9 @@ class Packing:
         yard, value = self._yard, self._yard.value
         gains = value.of_many(worth, idle, yard.cpu_free(rows) - self._cpu, yard.blocks(rows))
         gains -= yard.values.take(rows)
-        gains /= _MILLI
-        return np.rint(gains, out=gains).astype(np.int64)
+        gains += HALF
+        gains >>= GRAIN_BITS
+        return gains
 
     def _try_on(self, rows: Rows, fitting: Flags) -> tuple[Ints, int]:
         yard, worth_of = self._yard, self._yard.value.worth_column

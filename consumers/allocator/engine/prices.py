@@ -4,13 +4,15 @@ That is the cutting stock problem: GPUs are the stock, shares are the pieces, an
 size are cut from one GPU. The dual price of a size is how many more GPUs one more such share would need. A share of 810, say,
 has the price 1 where nothing that is left beside it is of use, and one of 160 the price 0 where there is room for it anyway.
 The linear program is solved by column generation (Gilmore and Gomory, Operations Research, 1961), in plain Python: numpy's
-products may round differently on another machine, and two allocators must agree on a policy.
+products may round differently on another machine, Python's ``sum`` on another version, and two allocators must agree on a
+policy: sums are taken by ``fsum``, which rounds once.
 
 Prices jump between neighbouring workloads, and a workload is but a sample. So they are averaged over samples of 300 pods, few
 enough to differ, drawn by a hash: the same ones always and everywhere. Then each is moved a little towards the share's size.
 """
 
 from hashlib import shake_128
+from math import fsum
 from typing import Final
 
 import msgspec
@@ -108,11 +110,11 @@ class _Packer:
         amounts = [(wanted + _TINY) / fill[i] for i, wanted in enumerate(demand)]
         costs = [1.0] * count
         while True:
-            prices = [sum(costs[i] * inverse[i][j] for i in range(count) if costs[i]) for j in range(count)]
+            prices = [fsum(costs[i] * inverse[i][j] for i in range(count) if costs[i]) for j in range(count)]
             column, cost = self._entering(prices)
             if column is None:
                 return prices
-            change = [sum(a * b for a, b in zip(row, column, strict=True) if b) for row in inverse]
+            change = [fsum(a * b for a, b in zip(row, column, strict=True) if b) for row in inverse]
             leaving = min((i for i in range(count) if change[i] > _EPSILON), key=lambda i: (amounts[i] / change[i], i))
             pivot = inverse[leaving] = [part / change[leaving] for part in inverse[leaving]]
             step = amounts[leaving] = amounts[leaving] / change[leaving]
@@ -129,7 +131,7 @@ class _Packer:
                 return [-1 if i == index else 0 for i in range(len(prices))], 0.0
         best, worth = None, 1 + _EPSILON
         for pattern in self._patterns:
-            value = sum(pieces * price for pieces, price in zip(pattern, prices, strict=True) if pieces)
+            value = fsum(pieces * price for pieces, price in zip(pattern, prices, strict=True) if pieces)
             if value > worth:
                 best, worth = pattern, value
         if best is None:

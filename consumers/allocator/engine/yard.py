@@ -38,7 +38,7 @@ class Standing(NamedTuple):
         idle: How many of them are wholly free.
         free: Their free shares in sum, as far as pods can get them at present.
         sort: Number of the sort of the first GPU that a pod can get.
-        value: Its value, in millionths of a GPU.
+        value: Its value, in grains.
         wide: Whether the guard is over it: fully idle, and wide enough for the widest kind.
         tail: All of its sort keys but the score: what decides between equal scores.
     """
@@ -47,7 +47,7 @@ class Standing(NamedTuple):
     idle: int = 0
     free: int = 0
     sort: int = NO_GPU
-    value: float = 0.0
+    value: int = 0
     wide: bool = False
     tail: int = 0
 
@@ -111,8 +111,7 @@ class Yard(Supply):
         super()._reset()
         count = len(self.slots)
         self.rows = [_NOTHING] * count
-        self.worth, self.idle, self.first, self.tails = (np.zeros(count, dtype=np.int64) for _ in range(4))
-        self.values: NDArray[np.float64] = np.zeros(count)
+        self.worth, self.idle, self.first, self.tails, self.values = (np.zeros(count, dtype=np.int64) for _ in range(5))
         self.wide: NDArray[np.bool_] = np.zeros(count, dtype=np.bool_)
         self._free = self._wide_nodes = 0
         self._free_of_sort = [0] * len(self.known)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from consumers.allocator.engine import Policy, Workload, shadow_prices
+from consumers.allocator.engine import Policy, Price, Workload, shadow_prices
 from schemas.cluster import PodKind
 
 
@@ -124,3 +124,16 @@ def test_home_comes_before_score_and_guard(cluster: Any) -> None:
         order = [c.node for c in found.candidates]
         names = ["n-a", "n-b", "n-c", "n-d"]
         assert order == [*filter(home, names), *(name for name in reversed(names) if not home(name))][:3]
+
+
+def test_halves_of_a_thousandth_are_rounded_up_however_the_score_is_computed(cluster: Any) -> None:
+    # All that 500 are worth is lost: between two whole thousandths, for all nodes at once and for one that has changed.
+    for name in ("a", "b"):
+        cluster.node(name)
+        cluster.fill(name, 0, tflops=50_000, vram=500)
+    for micro, lost in ((500_500, -500), (501_500, -501)):
+        half = Policy(name="PackingValue", workload=Workload((HALVES,)), prices=(Price(500, micro),))
+        together = cluster.decide(half, compute_milli=500, vram_milli=500).candidates
+        cluster.node("b", cpu_milli=9_000 + lost)
+        alone = cluster.decide(half, compute_milli=500, vram_milli=500).candidates
+        assert {c.parts["value"] for c in (*together, *alone)} == {lost}
