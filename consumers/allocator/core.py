@@ -131,7 +131,7 @@ class Core:
         if mind.sealer.seal(bundle, self.cluster.ledger_seq):
             mind.effects.commits.append(bundle)
         else:
-            self._losing.retry(self._losing.lose(bundle))
+            self._losing.retry(bundle)
 
     @property
     def effects(self) -> Effects:

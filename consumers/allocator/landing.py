@@ -101,7 +101,7 @@ class Landing:
                     shelf.bundle_won()
             else:
                 if bundle is not None and record.subject in sealed:
-                    self._losing.retry(self._losing.lose(bundle))
+                    self._losing.retry(bundle)
                 if kind == "gang":
                     for item in [item for item in mind.pending.values() if item.gang == name]:
                         self._placing.reschedule(self._placing.take_back(item))
@@ -134,9 +134,11 @@ class Landing:
                 mind.places.remove(change.pod_uid, book.node, seq)
         for uid in come:
             mind.places.add(uid, book.node, book.held[uid].since)
-            self._placing.withdraw(uid)
         mind.show_held(book)
-        self._losing.retry(items)
+        self._losing.note(items)  # before anything else is decided: from now on decisions do not see what was overtaken
+        for uid in come:
+            self._placing.withdraw(uid)
+        self._losing.again(items)
         if data is not None and mind.shelf.wrote(data.txn):
             # A commit of ours that we had given up landed after all.
             for uid in come:
@@ -154,7 +156,7 @@ class Landing:
             mind.forget(item)
             if isinstance(item, Removal):
                 mind.effects.again.append(item.token)
-        self._losing.again(items)
+        self._losing.decide_anew(items)
 
     def _settle(self, commit: Commit, seq: int) -> None:
         """Our record has been seen in the ledger: announce what it changed."""

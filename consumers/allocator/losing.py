@@ -29,10 +29,10 @@ class Losing:
         shelf = self._mind.shelf
         bundle = shelf.bundle if book.flying is not None and shelf.is_joint(book.flying) else None
         items = book.overtaken()
-        items += self.lose(bundle) if bundle is not None else []
+        items += self._lose(bundle) if bundle is not None else []
         return items + self._others(items)
 
-    def lose(self, bundle: Bundle) -> list[Item]:
+    def _lose(self, bundle: Bundle) -> list[Item]:
         """The bundle will never land: return what it was to change."""
         mind = self._mind
         mind.shelf.bundle_lost()
@@ -57,29 +57,43 @@ class Losing:
                     others.append(member)
         return others
 
-    def retry(self, items: list[Item]) -> None:
-        """Decide anew what was lost; what was to be taken off a node that still has it goes again as it is."""
-        mind = self._mind
-        mind.counters.overtaken += len(items)
-        additions = [item for item in items if isinstance(item, Addition)]
-        for addition in additions:
-            mind.forget(addition)
-            mind.decider.overtaken(addition.decision)
-        for item in items:
-            if not isinstance(item, Removal):
-                continue
-            book = mind.shelf.book(item.decision.node)
-            if item.uid in book.held or item.uid in book.holds:
-                mind.snapshot.remove(book.node, item.uid)
-                mind.journal.drop(item.uid, book.node)
-                mind.shelf.queue(book.node, item)
-            else:
-                mind.forget(item)
-                mind.effects.again.append(item.token)  # it is gone from here, or was never here and goes elsewhere
+    def retry(self, bundle: Bundle) -> None:
+        """The bundle will never land: decide anew what it was to change."""
+        items = self._lose(bundle)
+        self.note(items)
         self.again(items)
 
+    def note(self, items: list[Item]) -> None:
+        """Decisions see no more of what was lost: that is what the next decision about each of these pods tells of it."""
+        mind = self._mind
+        mind.counters.overtaken += len(items)
+        for item in items:
+            if isinstance(item, Addition):
+                mind.forget(item)
+                mind.decider.overtaken(item.decision)
+
     def again(self, items: list[Item]) -> None:
-        """Decide anew what was lost, each formation by its first member, and whether there is room to make."""
+        """Decide anew what was lost, each formation by its first member, and whether there is room to make.
+
+        What was to be taken off a node that still has it goes again as it is.
+        """
+        for item in items:
+            if isinstance(item, Removal):
+                self._take_off(item)
+        self.decide_anew(items)
+
+    def _take_off(self, removal: Removal) -> None:
+        mind, book = self._mind, self._mind.shelf.book(removal.decision.node)
+        if removal.uid in book.held or removal.uid in book.holds:
+            mind.snapshot.remove(book.node, removal.uid)
+            mind.journal.drop(removal.uid, book.node)
+            mind.shelf.queue(book.node, removal)
+        else:
+            mind.forget(removal)
+            mind.effects.again.append(removal.token)  # it is gone from here, or was never here and goes elsewhere
+
+    def decide_anew(self, items: list[Item]) -> None:
+        """Decide anew about the pods that were to be placed, or to have room made."""
         additions = [item for item in items if isinstance(item, Addition)]
         keeps = [item for item in items if isinstance(item, Keep)]
         for keep in keeps:
