@@ -169,8 +169,8 @@ async def test_nobody_without_our_certificate_is_answered(extender: Extender, tm
         if name:
             context.load_cert_chain(tmp_path / f"{name}.crt", tmp_path / f"{name}.key")
         async with aiohttp.ClientSession() as session:
-            answer = await session.post(f"{extender.url}/extender/bind", data=b"no json", ssl=context)
-            return answer.status
+            async with session.post(f"{extender.url}/extender/bind", data=b"no json", ssl=context) as answer:
+                return answer.status
 
     assert await status("") == 401
     with pytest.raises(aiohttp.ClientError):
