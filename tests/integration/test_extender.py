@@ -168,9 +168,11 @@ async def test_nobody_without_our_certificate_is_answered(extender: Extender, tm
         context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
         if name:
             context.load_cert_chain(tmp_path / f"{name}.crt", tmp_path / f"{name}.key")
-        async with aiohttp.ClientSession() as session:
-            async with session.post(f"{extender.url}/extender/bind", data=b"no json", ssl=context) as answer:
-                return answer.status
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{extender.url}/extender/bind", data=b"no json", ssl=context) as answer,
+        ):
+            return answer.status
 
     assert await status("") == 401
     with pytest.raises(aiohttp.ClientError):
