@@ -117,6 +117,7 @@ class PoolCapacity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         given_up: Claims that took too long and are to be deleted.
         failures: Offers that did not come.
         idle_since: Since when each empty node has been empty.
+        placeholders: Pods of ours that keep its warm reserve, or are to; what they stand in counts as free.
     """
 
     pool: str
@@ -132,3 +133,4 @@ class PoolCapacity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     given_up: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()
     idle_since: dict[str, Timestamp] = {}
+    placeholders: Amount = 0

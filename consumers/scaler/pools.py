@@ -10,10 +10,12 @@ from bus import codec, subjects
 from bus.errors import UndecodableError
 from bus.follower import Record
 from consumers.scaler.claims import Found
+from consumers.scaler.placeholders import by_placeholders, is_placeholder
 from consumers.scaler.sizes import Claim, Machine, PoolView, claim_number
 from consumers.scaler.wanted import CURABLE, PATIENCE, bounds_of, compaction_of, shape_of
 from schemas.capacity import Offer, PoolCapacity, Shape, Shortage, Size
-from schemas.cluster import GpuInventory, Node, Oversubscription
+from schemas.cluster import GpuInventory, Node, Oversubscription, Pool
+from schemas.dialects.tensorfusion import PLACEHOLDER_PRIORITY
 from schemas.kube.defaults import Settings
 from schemas.kube.pools import GPUPoolSpec
 from schemas.kube.resources import CustomResource
@@ -25,7 +27,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 STATE_FILTERS = (
     "gpubus.state.node.*", "gpubus.state.gpu.*", "gpubus.state.waiting.*.*.*", "gpubus.state.config.gpupools.*.*",
-    "gpubus.state.capacity.*", "gpubus.state.disruption.*.*",
+    "gpubus.state.capacity.*", "gpubus.state.disruption.*.*", "gpubus.state.pool.*",
 )  # fmt: skip
 LEDGER_FILTERS = ("gpubus.ledger.node.*",)
 
@@ -42,15 +44,17 @@ KEEP_LABELS: Final = ("tensor-fusion.ai/do-not-disrupt", "karpenter.sh/do-not-di
 
 
 class Pools:
-    """All pools."""
+    """All pools; ``namespace`` is where placeholders are."""
 
-    def __init__(self) -> None:
+    def __init__(self, namespace: str = "") -> None:
+        self._namespace = namespace
         self._nodes: dict[str, Node] = {}
         self._inventories: dict[str, GpuInventory] = {}
         self._held: dict[str, tuple[Allocation, ...] | None] = {}
         """What pods hold on nodes; None where that cannot be read."""
         self._waiting: dict[str, Waiting] = {}
         self._budgets: dict[str, DisruptionBudget] = {}
+        self._told: dict[str, Pool] = {}
         self._settings = Settings(lambda *_: None)
         self.recorded: dict[str, PoolCapacity] = {}
         """What was written down of pools the last time that they were looked at."""
@@ -63,6 +67,24 @@ class Pools:
         """Return what a pool is to be like; None if there is none."""
         item = self._settings.pools.items.get(("", pool))
         return item.spec if item is not None else None
+
+    def uid(self, pool: str) -> str:
+        """Return the UID of a pool's object."""
+        return self._settings.pools.items["", pool].metadata.uid
+
+    def by_placeholders(self, pool: str) -> bool:
+        """Return whether placeholders keep a pool's warm reserve.
+
+        Raises:
+            RequestError: What its annotation says cannot be followed.
+        """
+        item = self._settings.pools.items["", pool]
+        return by_placeholders(item.spec, item.metadata.annotations)
+
+    def preemption(self, pool: str) -> str:
+        """Return whose pods may be evicted for a pod of a pool; nobody's as long as that has not been told."""
+        told = self._told.get(pool)
+        return told.preemption if told is not None else "never"
 
     def view(self, pool: str, before: PoolCapacity, found: Found, offers: tuple[Offer, ...], now: datetime) -> PoolView:
         """Return what a pool's plan depends on; ``before`` is what was written down at the last look.
@@ -150,6 +172,8 @@ class Pools:
         Free is what may still be asked for, but no more than there is. ``ours`` tells that it was we who closed the node.
         """
         held = self._held.get(node.name, ())
+        if held is not None and self._namespace:  # what is only kept for others is free
+            held = tuple(one for one in held if not is_placeholder(one, self._namespace))
         taken: dict[str, tuple[int, int]] = {}
         for allocation in held or ():
             for grant in allocation.gpus:
@@ -218,8 +242,11 @@ class Pools:
         return sorted(
             f"{one.namespace}/{one.name}"
             for one in self._waiting.values()
-            if one.request.pool == pool and one.since >= since
+            if one.request.pool == pool and one.since >= since and not self._keeps_room(one)
         )
+
+    def _keeps_room(self, one: Waiting) -> bool:
+        return one.namespace == self._namespace and one.request.priority == PLACEHOLDER_PRIORITY
 
     def on_state(self, record: Record) -> None:
         """Apply one record of STATE.
@@ -236,6 +263,8 @@ class Pools:
                     _put(self._inventories, names[0], record, GpuInventory)
                 case "capacity":
                     _put(self.recorded, names[0], record, PoolCapacity)
+                case "pool":
+                    _put(self._told, names[0], record, Pool)
                 case "disruption":
                     _put(self._budgets, record.subject, record, DisruptionBudget)
                 case "waiting":

@@ -30,8 +30,10 @@ from consumers.scaler.capacity import plan_capacity
 from consumers.scaler.claims import Claims, Found, close_node
 from consumers.scaler.defragmenter import Defragmenter
 from consumers.scaler.offers import satisfies
+from consumers.scaler.placeholders import Present, Wanted, wanted
 from consumers.scaler.pools import LEDGER_FILTERS, STATE_FILTERS, Pools
 from consumers.scaler.records import KIND, PoolRecords
+from consumers.scaler.reserve import NAMESPACE, Reserve
 from consumers.scaler.sizes import LEAVING_LABEL, CapacityPlan, PoolView
 from schemas.capacity import Offer, PoolCapacity, Size
 from schemas.dialects.text import RequestError
@@ -61,6 +63,8 @@ class SizerStatistics(msgspec.Struct, frozen=True):
     closed: int
     removed: int
     reopened: int
+    reserved: int
+    freed: int
     overtaken: int
     failures: int
 
@@ -73,6 +77,8 @@ class Sizer:
         client: The API server.
         name: Unique name of this process.
         offers: Kinds of nodes that can be had.
+        namespace: Where placeholders are.
+        image: What placeholders run; empty for one that waits to be told to end.
         clock: Seconds since the epoch.
         step: Called with the name of every step of a look, for tests that kill us there.
     """
@@ -84,6 +90,8 @@ class Sizer:
         name: str,
         offers: Iterable[Offer] = (),
         *,
+        namespace: str = NAMESPACE,
+        image: str = "",
         clock: Callable[[], float] = time.time,
         step: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -95,7 +103,8 @@ class Sizer:
         self._records = PoolRecords(bus, source, clock)
         self._clock = clock
         self._step = step
-        self.pools = Pools()
+        self._reserve = Reserve(client, namespace=namespace, image=image, step=step)
+        self.pools = Pools(namespace)
         self._defragmenter = Defragmenter(bus, client, self.pools, source, clock=clock, step=step)
         self._state = Follower(bus, STATE, STATE_FILTERS, self._on_state)
         self._ledger = Follower(bus, LEDGER, LEDGER_FILTERS, self._on_ledger, recreated=self.pools.forget_records)
@@ -148,6 +157,7 @@ class Sizer:
         """End what belongs to a pool that is no more; its claims stay, for pods may be on their nodes."""
         await timers.cancel(self._bus, KIND, pool)
         await self._defragmenter.forget(pool)
+        await self._reserve.drop(pool)
         seq, record = await self._records.read(pool)
         for node in record.closed:
             await close_node(self._client, node, LEAVING_LABEL, closed=False)
@@ -181,9 +191,12 @@ class Sizer:
             await self._records.tell(before, seq)
             offers = self._offers_of(spec)
             found = await self._claims.of(pool, offers, before.claims, now)
-            self._step("read")
             try:
+                reserves = self.pools.by_placeholders(pool)
+                present = await self._reserve.of(pool) if reserves or before.placeholders else ()
+                self._step("read")
                 view = self.pools.view(pool, before, found, offers, now)
+                kept = wanted(view, spec, self.pools.preemption(pool)) if reserves else Wanted()
             except (QuantityError, RequestError) as error:
                 log.warning("pool %s: %s", pool, error)
                 return
@@ -192,6 +205,7 @@ class Sizer:
                 # Its nodes come and go without us; what we closed while they did not is opened again.
                 plan = CapacityPlan(reopen=tuple(one for one in view.machines if one.leaving and not one.ending))
             after = _record(view, plan, before, found, self.pools.came(before, found))
+            after = _with_reserve(after, kept, present)
             self._step("planned")
             if after != before:
                 try:
@@ -201,6 +215,7 @@ class Sizer:
                     continue
             self._step("written")
             await self._carry_out(pool, spec, plan, after, found)
+            await self._keep_reserve(pool, spec, kept, present)
             await self._records.tell(after, seq)
             self._counts["looks"] += 1
             return
@@ -249,6 +264,13 @@ class Sizer:
             self._counts["ordered"] += await self._claims.make(pool, node_class, order)
             self._step("ordered")
 
+    async def _keep_reserve(self, pool: str, spec: GPUPoolSpec, kept: Wanted, present: tuple[Present, ...]) -> None:
+        if not kept.number and not present:
+            return
+        made, deleted = await self._reserve.keep(pool, self.pools.uid(pool), spec, kept, present)
+        self._counts["reserved"] += made
+        self._counts["freed"] += deleted
+
     async def _stays(self, node: str) -> str:
         """Ask the ledger itself and the API server why a node must stay: what we have heard of it may be late."""
         stored = await records.latest(self._bus, LEDGER, subjects.ledger_node(node))
@@ -262,6 +284,12 @@ class Sizer:
     def statistics(self) -> SizerStatistics:
         """Return the counters of this process."""
         return SizerStatistics(**self._counts)
+
+
+def _with_reserve(record: PoolCapacity, kept: Wanted, present: tuple[Present, ...]) -> PoolCapacity:
+    """Return a record that also tells of placeholders: as long as any are there, they are looked for."""
+    message = "; ".join(filter(None, [record.message, kept.refusal]))[:MOST_TEXT]
+    return msgspec.structs.replace(record, message=message, placeholders=max(kept.number, len(present)))
 
 
 def _record(

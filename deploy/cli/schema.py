@@ -319,16 +319,11 @@ def render_priority_classes() -> str:
     """Return the priority classes as YAML."""
     import yaml
 
-    from schemas.dialects.tensorfusion import PRIORITIES, PRIORITY_CLASSES
+    from deploy.contract.chart import priority_classes
 
+    head = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
     classes = [
-        {
-            "apiVersion": "scheduling.k8s.io/v1",
-            "kind": "PriorityClass",
-            "metadata": {"name": name},
-            "value": PRIORITIES.get(qos, 0),
-            "description": f"Pods with GPUs of {qos} QoS",
-        }
-        for qos, name in PRIORITY_CLASSES.items()
+        {**head, "metadata": {"name": one["name"]}, **{key: value for key, value in one.items() if key != "name"}}
+        for one in priority_classes()
     ]
     return "---\n".join(yaml.safe_dump(one, sort_keys=False) for one in classes)

@@ -8,7 +8,7 @@ import yaml
 from bus import permissions as permissions_table
 from producers.gateway.configuration import HAMI, NATIVE, Reach, condition, webhook_configuration
 from producers.gateway.scheduler import scheduler_configuration
-from schemas.dialects.tensorfusion import PRIORITIES, PRIORITY_CLASSES
+from schemas.dialects.tensorfusion import PLACEHOLDER_CLASS, PLACEHOLDER_PRIORITY, PRIORITIES, PRIORITY_CLASSES
 
 _HEAD = "# Made by `gpubus schema chart --out deploy/chart/files`: change the code instead.\n"
 
@@ -33,16 +33,25 @@ def chart_files() -> dict[str, str]:
             for role, grants in permissions_table.ROLES.items()
         },
     }
-    priorities = [
-        {"name": name, "value": PRIORITIES.get(qos, 0), "description": f"Pods with GPUs of {qos} QoS"}
-        for qos, name in PRIORITY_CLASSES.items()
-    ]
     return {
-        "priority-classes.yaml": _HEAD + _text({"classes": priorities}),
+        "priority-classes.yaml": _HEAD + _text({"classes": priority_classes()}),
         "bus-permissions.yaml": _HEAD + _text(permissions),
         "webhook.yaml": _HEAD + _text(webhook),
         "kube-scheduler.yaml": _HEAD + _text(scheduler),
     }
+
+
+def priority_classes() -> list[dict[str, str | int]]:
+    """Return the priority classes that we write on pods: admission by QoS, and the scaler on what keeps a warm reserve."""
+    classes: list[dict[str, str | int]] = [
+        {"name": name, "value": PRIORITIES.get(qos, 0), "description": f"Pods with GPUs of {qos} QoS"}
+        for qos, name in PRIORITY_CLASSES.items()
+    ]
+    kept = "Pods that keep the warm reserve of a pool of GPUs and give way to all others"
+    return [
+        *classes,
+        {"name": PLACEHOLDER_CLASS, "value": PLACEHOLDER_PRIORITY, "description": kept, "preemptionPolicy": "Never"},
+    ]
 
 
 def _text(document: object) -> str:

@@ -3,7 +3,8 @@
 ``GPUBUS_METRICS`` names the metrics store and, where a Secret has the login, ``GPUBUS_METRICS_USER`` and
 ``GPUBUS_METRICS_PASSWORD`` who to be there, ``GPUBUS_ALERTMANAGER`` the addresses of all Alertmanagers, separated by commas,
 ``GPUBUS_ALERT_RULES`` where alert rules are written: a file, or ``configmap:NAMESPACE/NAME/KEY``, ``GPUBUS_RUNBOOKS`` where
-people on call can read ``deploy/runbooks/alerts.md``, and ``GPUBUS_OFFERS`` a file of the kinds of nodes that can be had.
+people on call can read ``deploy/runbooks/alerts.md``, ``GPUBUS_OFFERS`` a file of the kinds of nodes that can be had,
+and ``GPUBUS_PLACEHOLDER_IMAGE`` what the pods run that keep warm reserves.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ METRICS_PASSWORD: Final = "GPUBUS_METRICS_PASSWORD"  # noqa: S105  the name of a
 ALERTMANAGER: Final = "GPUBUS_ALERTMANAGER"
 RULES: Final = "GPUBUS_ALERT_RULES"
 OFFERS: Final = "GPUBUS_OFFERS"
+PLACEHOLDER_IMAGE: Final = "GPUBUS_PLACEHOLDER_IMAGE"
 RUNBOOKS: Final = "GPUBUS_RUNBOOKS"
 
 OPEN_TIMEOUT_S: Final = 30.0

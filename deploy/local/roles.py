@@ -146,11 +146,13 @@ async def scaler(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event)
     from bus.kube.client import Client
     from bus.tasks import end
     from consumers.scaler.exposition import families
+    from consumers.scaler.reserve import NAMESPACE
     from consumers.scaler.sizer import Sizer
-    from deploy.local.monitoring import node_offers
+    from deploy.local.monitoring import PLACEHOLDER_IMAGE, node_offers
 
     async with await Client.connect() as client:
-        sizer = Sizer(bus, client, name, node_offers())
+        namespace, image = os.environ.get("GPUBUS_NAMESPACE") or NAMESPACE, os.environ.get(PLACEHOLDER_IMAGE, "")
+        sizer = Sizer(bus, client, name, node_offers(), namespace=namespace, image=image)
         with exposed("sizer", sizer.statistics, lambda: families(sizer.pools.recorded.values())):
             both = [
                 asyncio.create_task(sizer.run(stop, ready=ready)),

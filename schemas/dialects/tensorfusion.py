@@ -55,6 +55,12 @@ PRIORITY_CLASSES: Final[dict[Qos, str]] = {
 }  # fmt: skip
 """Their names. ``medium`` is there for who names it; its value is that of a pod without a class."""
 
+PLACEHOLDER_CLASS: Final = "tensor-fusion-placeholder"
+PLACEHOLDER_PRIORITY: Final = -10
+"""Class of pods that keep a pool's warm reserve. Below it, cluster autoscaler takes pods for expendable and adds no node for them
+(``--expendable-pods-priority-cutoff``).
+"""
+
 
 def parse(pod: PodSpecView, defaults: TensorFusionDefaults) -> GpuRequest | None:
     """Return what the pod asks for, or None when it does not speak this dialect or opts out of it.

@@ -18,7 +18,12 @@ from deploy.local.monitoring import alertmanagers_from_values
 from deploy.local.roles import ASKED_ROLES, CLUSTER_ROLES, COEXISTING_ROLES, METRICS_ROLES, ROLES
 from producers.gateway.configuration import HAMI, NATIVE, Reach, condition, webhook_configuration
 from schemas.catalogue import MODELS
-from schemas.dialects.tensorfusion import PRIORITIES, PRIORITY_CLASSES
+from schemas.dialects.tensorfusion import (
+    PLACEHOLDER_CLASS,
+    PLACEHOLDER_PRIORITY,
+    PRIORITIES,
+    PRIORITY_CLASSES,
+)
 from schemas.kube.kinds import KINDS
 from tests.chart.render import CHART, GUIDES, pods, production, rendered, values_of
 
@@ -383,7 +388,8 @@ def test_what_cannot_be_meant_is_refused_with_its_place(values: dict[str, Any], 
 def test_the_priority_classes_are_those_that_admission_writes() -> None:
     objects, _ = rendered({})
     made = {name: one["value"] for (kind, name), one in objects.items() if kind == "PriorityClass"}
-    assert made == {name: PRIORITIES.get(qos, 0) for qos, name in PRIORITY_CLASSES.items()}
+    by_qos = {name: PRIORITIES.get(qos, 0) for qos, name in PRIORITY_CLASSES.items()}
+    assert made == {**by_qos, PLACEHOLDER_CLASS: PLACEHOLDER_PRIORITY}
 
 
 @pytest.mark.parametrize(("wide", "scope"), [(True, "cluster"), (False, "namespace")])

@@ -263,3 +263,35 @@ async def test_a_node_whose_claim_is_deleted_stays_closed_until_it_is_gone(
                 await keeper.look(301)
         await keeper.look(10)
         assert (await cluster.list("Node"))[0]["spec"].get("unschedulable")
+
+
+async def test_a_claim_that_somebody_else_has_made_is_adopted_with_its_node_and_not_ordered_again(
+    cluster: Cluster, bus: Bus, start, kubeconfig_of
+) -> None:
+    await start("watcher")
+    await cluster.create(pool(minimum=1, most=4))
+    spec = {
+        "nodeName": "",
+        "instanceType": "other",
+        "gpuDeviceOffered": 1,
+        "tflopsOffered": "312",
+        "vramOffered": "80Gi",
+    }
+    annotations = {"tensor-fusion.ai/gpupool": POOL}
+    claim = {"apiVersion": API, "kind": "GPUNodeClaim", "metadata": {"name": "by-hand", "annotations": annotations}}
+    await cluster.create({**claim, "spec": spec})
+    async with await Client.connect(str(await kubeconfig_of("scaler"))) as client:
+        keeper = Keeper(bus, client, Steady(), deadly=False)
+        record = await keeper.look(10)
+        assert (list(record.claims), record.coming.gpus) == (["by-hand"], 1)
+        # Its node is called otherwise and says whose it is.
+        there = node("machine-7", POOL)
+        there["metadata"]["labels"]["tensor-fusion.ai/node-claim"] = "by-hand"
+        await cluster.create(there)
+        await play_agents(bus, ["machine-7"], 1)
+        async with asyncio.timeout(30):
+            while not record.came:
+                record = await keeper.look(1)
+        assert (record.total.gpus, record.coming.gpus, record.came) == (1, 0, ("by-hand",))
+        await keeper.look(601)  # it would be given up by now if it were not known to have come
+        assert [one["metadata"]["name"] for one in await cluster.list("GPUNodeClaim", api=API)] == ["by-hand"]

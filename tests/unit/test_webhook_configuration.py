@@ -57,6 +57,7 @@ def test_the_priority_classes_are_those_that_admission_gives(capsys):
         "tensor-fusion-medium": 0,
         "tensor-fusion-high": 10_000,
         "tensor-fusion-critical": 100_000,
+        "tensor-fusion-placeholder": -10,
     }
 
 

@@ -56,6 +56,10 @@
     - name: GPUBUS_OFFERS
       value: /etc/gpubus/config/offers.yaml
     {{- end }}
+    {{- if has "scaler" $roles }}
+    - name: GPUBUS_PLACEHOLDER_IMAGE
+      value: {{ include "gpubus.thirdPartyImage" (dict "root" .root "image" .root.Values.scaling.placeholder.image) | quote }}
+    {{- end }}
     {{- if has "alerter" $roles }}
     - name: GPUBUS_ALERT_RULES
       value: configmap:{{ .root.Release.Namespace }}/{{ $name }}-config/config.yaml
