@@ -14,7 +14,6 @@ import heapq
 import logging
 import random
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from secrets import token_hex
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ from nats.aio.subscription import Subscription
 
 from bus.connection import Bus
 from bus.errors import ApiError, BusError
+from bus.origin import origin
 from bus.position import position
 from bus.streams import TOMBSTONE_TTL_S, stream_info
 from bus.tasks import end
@@ -32,10 +32,6 @@ from bus.tasks import end
 log = logging.getLogger("gpubus.bus")
 
 HEARTBEAT_S: Final = 1
-_ORIGIN: Final = "Nats-Stream-Source"
-"""Header of what the server has copied: name of the stream, sequence, and more."""
-IMPORTED: Final = "Gpubus-Stored"
-"""Header of what we have copied, as the server would not let us write its own: sequence and nanoseconds since the epoch."""
 INACTIVE_S: Final = 30
 _NS: Final = 1_000_000_000
 
@@ -278,7 +274,11 @@ class Follower:
         self._consumer_seq = at.consumer_seq
         if at.seq > self.seq:
             record = Record(subject.decode(), at.seq, payload, at.time_ns, not payload)
-            self._deliver(record, _as_published(headers, record) if self._original else record)
+            shown = record
+            if self._original:
+                seq, time_ns = origin(headers, record.time_ns)
+                shown = msgspec.structs.replace(record, seq=seq, time_ns=time_ns)
+            self._deliver(record, shown)
         if at.pending == 0:
             self._finish_loading(self.seq)
         return True
@@ -337,24 +337,3 @@ class Follower:
             resumes=self._resumes,
             reloads=self._reloads,
         )
-
-
-def _as_published(headers: bytes, record: Record) -> Record:
-    """Return a record that was copied from another stream with the sequence that it has there, and the time if it is told."""
-    if imported := _header(headers, IMPORTED):
-        seq, time_ns = imported.split(" ")
-        return msgspec.structs.replace(record, seq=int(seq), time_ns=int(time_ns))
-    return msgspec.structs.replace(record, seq=int(_header(headers, _ORIGIN).split(" ")[1]))
-
-
-def _header(headers: bytes, name: str) -> str:
-    """Return the value of one of a message's raw headers; empty when it is not there."""
-    _, found, rest = headers.partition(f"{name}: ".encode())
-    return rest.partition(b"\r\n")[0].decode() if found else ""
-
-
-def nanoseconds(stamp: str) -> int:
-    """Return an RFC 3339 time in UTC as nanoseconds since the epoch; Python's own parser knows none below a microsecond."""
-    whole, _, fraction = stamp.removesuffix("Z").partition(".")
-    seconds = int(datetime.fromisoformat(whole).replace(tzinfo=UTC).timestamp())
-    return seconds * _NS + int(fraction.ljust(9, "0")[:9] or 0)

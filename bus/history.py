@@ -10,7 +10,8 @@ import nats.errors
 
 from bus.connection import Bus
 from bus.errors import NO_MESSAGE, ApiError, BusError
-from bus.follower import Follower, Record, nanoseconds
+from bus.follower import Follower, Record
+from bus.origin import nanoseconds
 from bus.streams import HISTORY, LEDGER, STATE, stream_info
 from bus.tasks import breathe, end
 

@@ -16,18 +16,16 @@
 Pure: feed it what STATE says about nodes, GPUs and pools, then every ledger record; it returns what is wrong.
 """
 
-from collections import Counter
 from collections.abc import Collection
 from typing import Final
 
 import msgspec
 
-from bus import codec, sharing, subjects
+from bus import capacity, codec, sharing, subjects
+from bus.capacity import Limits
 from bus.errors import UndecodableError
 from bus.sums import GangSums, QuotaSums
-from schemas.cluster import GpuInventory, Node, Pool
 from schemas.decision import GpuGrant
-from schemas.hardware import PartitionTemplate
 from schemas.ledger import HOLD, Allocation, GangRecord, Hold, NodeRecord, QuotaRecord
 
 _GIVEN_TWICE: Final = (
@@ -48,46 +46,6 @@ class Violation(msgspec.Struct, frozen=True):
     def where(self) -> str:
         """Whose record it is, in words."""
         return f"namespace {self.namespace}" if self.namespace else f"node {self.node}"
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """What one node can give.
-
-    Attributes:
-        cpu_milli: CPU in thousandths of a core.
-        memory_bytes: Memory.
-        gpus: Milli-TFLOPS and bytes of VRAM by GPU UUID.
-        slots: Containers that may share a GPU, by UUID; 0 or no entry for no limit.
-        workers: Most pods with GPUs; 0 for no limit.
-        partitions: What a GPU can be cut into, by UUID.
-    """
-
-    cpu_milli: int
-    memory_bytes: int
-    gpus: dict[str, tuple[int, int]]
-    slots: dict[str, int] = {}
-    workers: int = 0
-    partitions: dict[str, tuple[PartitionTemplate, ...]] = {}
-
-
-def limits_of(node: Node, inventory: GpuInventory | None, pool: Pool | None) -> Limits:
-    """Return what a node can give under its pool's oversubscription."""
-    gpus = inventory.gpus if inventory is not None else []
-    pool = pool or Pool(name=node.pool)
-    over = pool.oversubscription
-    extra = (node.memory_bytes * over.host_memory // 100 + node.disk_bytes * over.host_disk // 100) // max(len(gpus), 1)
-    return Limits(
-        cpu_milli=node.cpu_milli,
-        memory_bytes=node.memory_bytes,
-        gpus={gpu.uuid: (gpu.tflops_milli * over.tflops_ratio // 100, gpu.vram_bytes + extra) for gpu in gpus},
-        slots={gpu.uuid: gpu.slots for gpu in gpus if gpu.slots},
-        workers=pool.max_workers_per_node,
-        partitions={
-            gpu.uuid: tuple(template for template in inventory.partitions if template.model in ("", gpu.model))
-            for gpu in gpus
-            if inventory is not None and inventory.partitions
-        },
-    )
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -287,33 +245,8 @@ class LedgerChecker:
         if limits is None:
             self._report(seq, node, "UnknownNode", "STATE does not know this node")
             return
-        tflops: Counter[str] = Counter()
-        vram: Counter[str] = Counter()
-        cpu = memory = 0
-        for allocation in allocations:
-            cpu += allocation.cpu_milli
-            memory += allocation.memory_bytes
-            for gpu in allocation.gpus:
-                tflops[gpu.uuid] += gpu.tflops_milli
-                vram[gpu.uuid] += gpu.vram_bytes
-        for uuid in tflops:
-            most = limits.gpus.get(uuid)
-            if most is None:
-                self._report(seq, node, "UnknownGpu", f"GPU {uuid} is not in the node's inventory")
-            elif tflops[uuid] > most[0] or vram[uuid] > most[1]:
-                self._report(
-                    seq,
-                    node,
-                    f"{what}GpuOverCapacity",
-                    f"GPU {uuid} gives {tflops[uuid]} of {most[0]} milli-TFLOPS and {vram[uuid]} of {most[1]} bytes of VRAM",
-                )
-        if cpu > limits.cpu_milli or memory > limits.memory_bytes:
-            self._report(
-                seq,
-                node,
-                f"{what}NodeOverCapacity",
-                f"gives {cpu} of {limits.cpu_milli} milli-CPU and {memory} of {limits.memory_bytes} bytes of memory",
-            )
+        for rule, detail in capacity.faults(allocations, limits):
+            self._report(seq, node, rule if rule == "UnknownGpu" else what + rule, detail)
 
     def _check_sharing(self, seq: int, node: str, record: NodeRecord | None, after: dict[str, Allocation]) -> None:
         added = {change.pod_uid for change in record.changes if change.op == "add"} if record is not None else set()

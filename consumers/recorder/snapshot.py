@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from bus.invariants import limits_of
+from bus.capacity import limits_of
 from consumers.metrics.tables import GPU_METRICS, NODE_METRICS, POOL_METRICS, Row, Table
 from consumers.recorder.phases import RUNNING, UNKNOWN, node_phase, pool_phases
 from consumers.recorder.pricing import HOUR_S, STANDARD, amounts

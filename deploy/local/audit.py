@@ -3,10 +3,11 @@
 import msgspec
 
 from bus import codec, history
+from bus.capacity import Limits, limits_of
 from bus.connection import Bus
 from bus.errors import UndecodableError
 from bus.follower import Record
-from bus.invariants import LedgerChecker, Limits, Violation, limits_of
+from bus.invariants import LedgerChecker, Violation
 from bus.streams import DECISION, LEDGER, STATE, stream_info
 from bus.subjects import names
 from schemas.cluster import GpuInventory, Node, Pool

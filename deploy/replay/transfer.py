@@ -8,8 +8,9 @@ from typing import Final
 from bus import codec, subjects
 from bus.connection import Bus
 from bus.errors import BusError, UndecodableError
-from bus.follower import IMPORTED, Record
+from bus.follower import Record
 from bus.history import Cut, batches, past_state
+from bus.origin import IMPORTED
 from bus.streams import (
     DECISION,
     HISTORY,

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from bus import codec, subjects
+from bus.capacity import limits_of
 from bus.chain import link
 from bus.errors import UndecodableError
 from bus.follower import Record
-from bus.invariants import LedgerChecker, limits_of
+from bus.invariants import LedgerChecker
 from consumers.allocator.announcer import Announcer, waiting_subject
 from consumers.allocator.book import Commit
 from consumers.allocator.bundle import Bundle

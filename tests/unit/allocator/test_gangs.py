@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from bus import subjects
-from bus.invariants import LedgerChecker, Limits
+from bus.capacity import Limits
+from bus.invariants import LedgerChecker
 from schemas.ledger import Allocation, GangRecord, NodeRecord
 from schemas.pod import GpuRequest
 from schemas.quota import Budget, Quota

@@ -8,8 +8,9 @@ import re
 import pytest
 
 from bus import subjects
+from bus.capacity import Limits
 from bus.follower import Record
-from bus.invariants import LedgerChecker, Limits
+from bus.invariants import LedgerChecker
 from schemas.decision import GpuGrant
 from schemas.dialects import ContainerView, GpuAmounts, GpuResources, HamiConfig, PodSpecView, RequestError, hami
 from schemas.dialects.quotas import gpu_resource_quota, resource_quota

@@ -5,8 +5,9 @@ from datetime import timedelta
 import msgspec
 import pytest
 
+from bus.capacity import Limits
 from bus.errors import UndecodableError
-from bus.invariants import LedgerChecker, Limits
+from bus.invariants import LedgerChecker
 from consumers.allocator.book import Keep
 from consumers.allocator.rooms import KEPT_S
 from consumers.allocator.waiting import AHEAD_S, WaitingPods
