@@ -63,9 +63,13 @@ class CompiledRule:
             sound = msgspec.structs.replace(sound, evaluation_interval=_SOUND["evaluationInterval"])
         before = len(problems)
         self.query = _template("query", rule.query, problems, known=QUERY_NAMES)
+        self.tables: frozenset[str] = frozenset()
+        """Names of the tables that the query reads, in small letters."""
         if len(problems) == before:
             try:
-                sql.check_reads(_sql(self.query, sound))
+                text = _sql(self.query, sound)
+                sql.check_reads(text)
+                self.tables = frozenset(name.lower() for name in sql.tables(text))
             except ValueError as error:
                 problems.append(f"query: {error}")
         self.summary = _template("summary", rule.summary, problems)

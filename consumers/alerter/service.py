@@ -25,6 +25,7 @@ from bus.streams import STATE, TICK
 from bus.tasks import end
 from bus.worker import Dead, Done, Outcome, Retry, Worker
 from consumers.alerter import backtest
+from consumers.alerter.coverage import Coverage
 from consumers.alerter.rulebook import Rulebook
 from consumers.alerter.rules import CompiledRule
 from consumers.alerter.sources import RuleSource
@@ -102,6 +103,7 @@ class Alerter:
         source = f"/gpubus/alerter/{name}"
         self.rulebook = Rulebook(bus, source, rules, runbooks=runbooks)
         self._states = RuleStates(bus, source)
+        self._coverage = Coverage(bus, store)
         self._known: set[str] = set()
         self._follower = Follower(bus, STATE, [f"gpubus.state.{KIND}.*"], self._on_state)
         self._evaluations = self._failures = self._overtaken = self._repeated = 0
@@ -109,6 +111,7 @@ class Alerter:
 
     async def run(self, stop: asyncio.Event, *, ready: asyncio.Event | None = None) -> None:
         """Evaluate rules until ``stop`` is set; what was begun is finished."""
+        self._coverage.start()
         await self._follower.start()
         await self.rulebook.start()
         backtests = Service(self._bus, backtest.SERVICE, backtest.BacktestRequest, self._backtest, concurrency=1)
@@ -127,6 +130,7 @@ class Alerter:
             await end(*tasks)
             await self.rulebook.stop()
             await self._follower.stop()
+            self._coverage.stop()
 
     async def handle(self, delivery: Delivery) -> Outcome:
         """Evaluate the rule that a tick is for, unless that was done."""
@@ -168,12 +172,15 @@ class Alerter:
         await self._states.tell(after.notice)
 
     async def _next(self, compiled: CompiledRule, state: RuleState, slot: int) -> RuleState:
-        """Ask the store, and return the state that follows; a late answer is none."""
+        """Ask the store, and return the state that follows; a late answer, or one over what is not all there, is none."""
         interval = compiled.interval.total_seconds()
         if (late := time.time() - slot / _NS) > interval:
             return failed(compiled, state, f"the tick was taken {late:.1f} s late", slot=slot)
+        if lacking := await self._coverage.lacking(compiled, state, slot):
+            return failed(compiled, state, lacking, slot=slot)
         began = time.monotonic()
         try:
+            late = time.time() - slot / _NS
             timeout = min(max(interval - max(late, 0.0), 0.5), LONGEST_QUERY_S)
             result = await self._store.query(compiled.sql(), timeout=timeout)
             return evaluated(compiled, state, result.named(), slot=slot)

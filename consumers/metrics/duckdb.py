@@ -1,25 +1,23 @@
 """Metrics in DuckDB, in this process: nothing to install, and as good as one machine's disk.
 
 A DuckDB file belongs to one process. Rows go through an appender into a staging table and from there, in one transaction,
-over those with the same time and tags. DuckDB blocks, so it works in threads of its own.
+over those with the same time and tags. DuckDB blocks, so it works in threads of its own (:mod:`consumers.metrics.duckfile`).
 """
 
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 import duckdb
 
+from consumers.metrics.duckfile import DuckFile
 from consumers.metrics.store import Result, StoreError, StoreUnavailableError
 from consumers.metrics.tables import TABLES, Row, Table, Value
 from schemas.durations import seconds
-
-T = TypeVar("T")
 
 MEMORY: Final = Path(":memory:")
 DEFAULT_TTL: Final = "30d"
@@ -28,12 +26,7 @@ DEFAULT_TTL: Final = "30d"
 MOST_ROWS: Final = 100_000
 """Rows of an answer; more are nothing that a person or a rule could use."""
 
-ONE_PROCESS: Final = (
-    "A DuckDB file belongs to one process: end that one, let `gpubus up` play all roles, "
-    "or use GreptimeDB, which any number can share"
-)
-NOT_OURS: Final = "Name a file that can be written, in a directory that is there, and move away what is no DuckDB file"
-_LOCKED: Final = "Could not set lock"
+_OUR_TABLES: Final = "SELECT 1 FROM duckdb_tables() WHERE NOT temporary AND table_name IN (SELECT unnest(?)) LIMIT 1"
 
 _TYPES: Final = {"double": "DOUBLE", "bigint": "BIGINT", "boolean": "BOOLEAN", "string": "VARCHAR"}
 
@@ -48,16 +41,25 @@ class DuckDBStore:
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float], memory_bytes: int = 1 << 30) -> None:
-        self._path = path
         self._clock = clock
-        self._memory_bytes = memory_bytes
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="duckdb-write")
-        self._readers = ThreadPoolExecutor(4, thread_name_prefix="duckdb-read")
-        self._connection: duckdb.DuckDBPyConnection | None = None
-        self._closed = self._spoilt = False
-        self._mending = asyncio.Lock()
+        self._file = DuckFile(path, memory_bytes=memory_bytes, clock=clock, prepare=self._prepare, count=_rows)
         self._ttl_s = seconds(DEFAULT_TTL, days=True)
         self._staged: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def since(self) -> float:
+        """See :attr:`DuckFile.since`."""
+        return self._file.since
+
+    @property
+    def lost_rows(self) -> int:
+        """See :attr:`DuckFile.lost_rows`."""
+        return self._file.lost_rows
+
+    @property
+    def trouble(self) -> str:
+        """See :attr:`DuckFile.trouble`."""
+        return self._file.trouble
 
     async def open(self) -> Self:
         """Open the file and create what tables are missing.
@@ -66,44 +68,23 @@ class DuckDBStore:
             StoreUnavailableError: Another process has it open.
             StoreError: It cannot be opened.
         """
-        try:
-            await self._run(self._writer, self._open)
-        except StoreUnavailableError as error:
-            if self._connection is None and _LOCKED in str(error):
-                raise StoreUnavailableError(f"{error}. {ONE_PROCESS}") from None
-            raise StoreError(f"{error}. {NOT_OURS}") from None
+        await self._file.open()
         return self
 
-    def _open(self) -> None:
-        connection = duckdb.connect(
-            str(self._path),
-            config={
-                "memory_limit": f"{self._memory_bytes // 2**20}MiB",
-                "threads": 2,
-                "enable_external_access": False,  # rules come from people: a query must not read files
-            },
-        )
-        connection.execute("SET TimeZone = 'UTC'").fetchall()
+    def _prepare(self, connection: duckdb.DuckDBPyConnection) -> bool:
+        """Create what tables are missing; return whether all were."""
+        fresh = not connection.execute(_OUR_TABLES, [[*TABLES]]).fetchall()
         for table in TABLES.values():
             connection.execute(f"CREATE TABLE IF NOT EXISTS {table.name} ({_columns(table, 'TIMESTAMPTZ')})").fetchall()
             self._stage(connection, table)
-        connection.execute("SET lock_configuration = true").fetchall()
-        self._connection = connection
-
-    def _open_again(self) -> None:
-        if self._connection is not None:
-            with contextlib.suppress(duckdb.Error):
-                self._connection.close()
-            self._connection = None
-        self._open()
-        self._spoilt = False
+        return fresh
 
     async def write(self, rows: Mapping[Table, Sequence[Row]]) -> None:
         """Store rows; see :meth:`consumers.metrics.store.MetricsStore.write`."""
-        await self._run(self._writer, self._write, rows)
+        await self._file.write(self._write, rows)
 
     def _write(self, rows: Mapping[Table, Sequence[Row]]) -> None:
-        connection = self._opened()
+        connection = self._file.connection
         for table, batch in rows.items():
             if batch:
                 self._replace(connection, table, batch)
@@ -147,7 +128,7 @@ class DuckDBStore:
     async def query(self, sql: str, *, timeout: float) -> Result:
         """Run a query; see :meth:`consumers.metrics.store.MetricsStore.query`."""
         running: list[duckdb.DuckDBPyConnection] = []
-        task = asyncio.ensure_future(self._run(self._readers, self._query, sql, running))
+        task = asyncio.ensure_future(self._file.read(self._query, sql, running))
         done, _ = await asyncio.wait([task], timeout=timeout)
         if not done:
             for cursor in running:
@@ -158,7 +139,7 @@ class DuckDBStore:
         return task.result()
 
     def _query(self, sql: str, running: list[duckdb.DuckDBPyConnection]) -> Result:
-        with self._opened().cursor() as cursor:
+        with self._file.connection.cursor() as cursor:
             running.append(cursor)
             cursor.execute("BEGIN TRANSACTION READ ONLY").fetchall()
             try:
@@ -178,43 +159,24 @@ class DuckDBStore:
 
     async def expire(self) -> None:
         """Drop what is older than the time to live."""
-        await self._run(self._writer, self._expire)
+        await self._file.write(self._expire)
 
     def _expire(self) -> None:
         oldest = int((self._clock() - self._ttl_s) * 1000)
         for name in TABLES:
-            self._opened().execute(f"DELETE FROM {name} WHERE ts < {_instant(oldest)}").fetchall()  # noqa: S608
+            self._file.connection.execute(f"DELETE FROM {name} WHERE ts < {_instant(oldest)}").fetchall()  # noqa: S608
 
     async def close(self) -> None:
         """Close the file."""
-        if self._connection is not None:
-            connection, self._connection = self._connection, None
-            await self._run(self._writer, connection.close)
-        self._closed = True
-        self._writer.shutdown()
-        self._readers.shutdown()
+        await self._file.close()
 
-    def _opened(self) -> duckdb.DuckDBPyConnection:
-        if self._connection is None:
-            raise StoreError("the metrics store is not open")
-        return self._connection
 
-    async def _run(self, pool: ThreadPoolExecutor, work: Callable[..., T], *arguments: Any) -> T:
-        if self._closed:
-            raise StoreError("the metrics store is closed")
-        try:
-            async with self._mending:
-                if self._spoilt:
-                    await asyncio.get_running_loop().run_in_executor(self._writer, self._open_again)
-            return await asyncio.get_running_loop().run_in_executor(pool, work, *arguments)
-        except (duckdb.FatalException, duckdb.InternalException) as error:
-            # As when a checkpoint finds the disk full. DuckDB then refuses everything until the file is opened anew.
-            self._spoilt = True
-            raise StoreUnavailableError(_line(error)) from None
-        except (duckdb.IOException, duckdb.OutOfMemoryException, duckdb.TransactionException) as error:
-            raise StoreUnavailableError(_line(error)) from None
-        except duckdb.Error as error:
-            raise StoreError(_line(error)) from None
+def _rows(connection: duckdb.DuckDBPyConnection) -> int:
+    """Return how many rows there are in all tables; DuckDB need not read them for that."""
+    ((found,),) = connection.execute(
+        f"SELECT {' + '.join(f'(SELECT count(*) FROM {name})' for name in TABLES)}"  # noqa: S608  names are ours
+    ).fetchall()
+    return int(found)
 
 
 def _columns(table: Table, instant: str) -> str:
@@ -242,7 +204,3 @@ def _plain(value: Any) -> Value:
             return value.isoformat()
         case _:
             return str(value)
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())

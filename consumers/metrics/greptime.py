@@ -88,6 +88,21 @@ class GreptimeStore:
         )
         self._tags: dict[str, set[str]] = {}
 
+    @property
+    def since(self) -> float:
+        """0: a server tells nobody when somebody has emptied it."""
+        return 0.0
+
+    @property
+    def lost_rows(self) -> int:
+        """0, for the same reason."""
+        return 0
+
+    @property
+    def trouble(self) -> str:
+        """None: what a server cannot do now it may do later."""
+        return ""
+
     async def open(self) -> Self:
         """Create what tables are missing; see :meth:`consumers.metrics.store.MetricsStore.open`."""
         for table in TABLES.values():

@@ -30,6 +30,18 @@ class Result(msgspec.Struct, frozen=True):
 class MetricsStore(Protocol):
     """A place for metrics. Every method may be called from several tasks at once."""
 
+    @property
+    def since(self) -> float:
+        """Before when rows may be missing because the store was made then, in seconds since the epoch; 0 when not known."""
+
+    @property
+    def lost_rows(self) -> int:
+        """Stored rows that somebody took away from under us, as far as we can know."""
+
+    @property
+    def trouble(self) -> str:
+        """What keeps the store from being used until a person mends it; empty where nothing does."""
+
     async def open(self) -> Self:
         """Connect, and create what tables are missing.
 

@@ -117,6 +117,9 @@ TABLES: Final[Mapping[str, Table]] = {
     )
 }
 
+OF_USAGE: Final = (WORKER_USAGE, GPU_USAGE)
+"""Tables of what agents say; all others are written with each snapshot of the cluster."""
+
 OF_WORKERS: Final = (WORKER_RESOURCES, GPU_ALLOCATION, WORKER_USAGE)
 """Tables that labels of pods can be added to (``metricsExtraPodLabels``)."""
 

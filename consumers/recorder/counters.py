@@ -4,16 +4,16 @@ import logging
 import time
 from collections.abc import Collection
 from datetime import UTC, datetime
-from typing import Final
 
 import msgspec
 
-from bus import history, records, subjects
+from bus import history, records
 from bus.codec import decode_as
 from bus.connection import Bus
 from bus.errors import ConflictError, UndecodableError
 from bus.follower import Record
 from bus.streams import DECISION, STATE, USAGE, stream_info
+from consumers.metrics.progress import COUNTERS
 from consumers.metrics.tables import SYSTEM_LOG, SYSTEM_METRICS, Row
 from consumers.recorder.topology import verdict
 from consumers.recorder.view import View
@@ -22,8 +22,6 @@ from schemas.event import Event, utc
 from schemas.record import PoolCounters, RecorderCounters
 
 log = logging.getLogger("gpubus.recorder")
-
-SUBJECT: Final = subjects.state("recorder", "counters")
 
 
 class _Delivered(msgspec.Struct):
@@ -117,13 +115,13 @@ class Counters:
             data=after,
         )
         try:
-            await records.replace(self._bus, SUBJECT, event, expected=seq)
+            await records.replace(self._bus, COUNTERS, event, expected=seq)
         except ConflictError:
             return
         self.lost_usage = after.lost_usage
 
     async def _read(self) -> tuple[int, RecorderCounters | None]:
-        stored = await records.latest(self._bus, STATE, SUBJECT)
+        stored = await records.latest(self._bus, STATE, COUNTERS)
         try:
             return stored.seq, decode_as(RecorderCounters, stored.payload).data if stored.payload else None
         except UndecodableError:

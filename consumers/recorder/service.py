@@ -23,6 +23,7 @@ from bus.errors import BusError, UndecodableError
 from bus.follower import Follower
 from bus.streams import LEDGER, STATE, TICK, USAGE
 from bus.tasks import end
+from consumers.metrics.progress import USAGE_DURABLE, USAGE_SUBJECTS
 from consumers.metrics.store import MetricsStore, StoreError, StoreUnavailableError
 from consumers.metrics.tables import GPU_USAGE, SYSTEM_LOG, SYSTEM_METRICS, Row, Table
 from consumers.recorder.counters import Counters, system_rows
@@ -43,10 +44,13 @@ SNAPSHOT: Final = timedelta(seconds=10)
 """Between two snapshots, so that a window of 30 s holds three."""
 
 LONGEST_BACK_OFF_S: Final = 5.0
+LEASE_S: Final = 10.0
+"""After this what a killed recorder had in hand goes to another; until then no window that it belongs to is judged."""
+
 _FOREVER: Final = 1_000_000_000
 
 USAGE_SPEC: Final = ConsumerSpec(
-    stream=USAGE, durable="recorder-usage", filters=("gpubus.usage.>",), ack_wait_s=30.0, max_deliver=_FOREVER
+    stream=USAGE, durable=USAGE_DURABLE, filters=(USAGE_SUBJECTS,), ack_wait_s=LEASE_S, max_deliver=_FOREVER
 )
 SNAPSHOT_SPEC: Final = ConsumerSpec(
     stream=TICK,
@@ -70,6 +74,7 @@ class RecorderStatistics(msgspec.Struct, frozen=True):
         held: Messages in hand.
         lost_usage: Usage messages that the bus dropped unrecorded, over all recorders.
         skewed: Nodes whose clock is wrong by their last sample.
+        lost_rows: Stored rows that went with a file that somebody took away.
     """
 
     samples: int
@@ -80,6 +85,7 @@ class RecorderStatistics(msgspec.Struct, frozen=True):
     held: int
     lost_usage: int
     skewed: int
+    lost_rows: int
 
 
 class Recorder:
@@ -157,6 +163,13 @@ class Recorder:
 
     async def _write(self, rows: dict[Table, list[Row]], deliveries: list[Delivery]) -> bool:
         """Store rows, however long that takes, and acknowledge what they came from."""
+        keeper = asyncio.create_task(_keep(deliveries))
+        try:
+            return await self._store_rows(rows, deliveries)
+        finally:
+            await end(keeper)
+
+    async def _store_rows(self, rows: dict[Table, list[Row]], deliveries: list[Delivery]) -> bool:
         pause, failed = 0.2, False
         while True:
             try:
@@ -167,8 +180,6 @@ class Recorder:
                 self._failures, failed = self._failures + 1, True
                 await self._note_loss()
                 log.warning("metrics could not be stored: %s; trying again", error)
-                for delivery in deliveries:
-                    await delivery.extend()
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_BACK_OFF_S)
             except StoreError as error:
@@ -215,6 +226,10 @@ class Recorder:
         self._rows += sum(map(len, rows.values()))
         self._writes += 1
 
+    def unready(self) -> str:
+        """Return why nothing can be recorded for as long as somebody does not mend it; empty otherwise."""
+        return self._store.trouble
+
     def statistics(self) -> RecorderStatistics:
         """Return the counters of this process."""
         return RecorderStatistics(
@@ -226,4 +241,13 @@ class Recorder:
             held=self._held,
             lost_usage=self._counters.lost_usage,
             skewed=len(self._skewed),
+            lost_rows=self._store.lost_rows,
         )
+
+
+async def _keep(deliveries: list[Delivery]) -> None:
+    """Keep messages from going to another recorder while their rows are being stored."""
+    while True:
+        await asyncio.sleep(LEASE_S / 2)
+        for delivery in deliveries:
+            await delivery.extend()

@@ -12,6 +12,7 @@ from bus.connection import Bus
 from deploy.local.exposition import exposed
 
 if TYPE_CHECKING:
+    from bus.exposition import Family
     from bus.kube.client import Client
 
 log = logging.getLogger("gpubus.roles")
@@ -62,7 +63,11 @@ async def recorder(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Even
         build = hami.build_info(
             version("gpubus"), f"{python_implementation()} {python_version()}", f"{system().lower()}/{machine()}"
         )
-        with exposed("recorder", role.statistics, lambda: (build, *hami.families(role.view))):
+
+        def as_hami() -> "tuple[Family, ...]":
+            return (build, *hami.families(role.view))
+
+        with exposed("recorder", role.statistics, as_hami, unready=role.unready):
             await role.run(stop, ready=ready)
 
 

@@ -227,13 +227,12 @@ async def test_each_built_in_rule_fires_after_its_count_and_not_without_cause() 
                 assert "no value" not in str(alert)
                 assert alert.labels["instance"] in ("GPU-1", "n", "p", "pod-1-GPU-1")
             for table in rows:
-                await store._run(store._writer, _clear, store, table)
+                await store._file.write(_clear, store, table)
     await store.close()
 
 
 def _clear(store: DuckDBStore, table: Table) -> None:
-    assert store._connection is not None
-    store._connection.execute(f"DELETE FROM {table.name}").fetchall()
+    store._file.connection.execute(f"DELETE FROM {table.name}").fetchall()
 
 
 @pytest.mark.parametrize(

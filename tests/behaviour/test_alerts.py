@@ -214,7 +214,8 @@ async def test_a_tick_or_an_answer_that_is_late_moves_no_streak(bus: Bus, tmp_pa
         async def query(self, sql: str, *, timeout: float) -> Result:
             raise StoreUnavailableError(f"no answer within {timeout:.1f} s to {sql[:6]}")
 
-    (rule,) = parse(rules(tmp_path / "r.yaml", "2s", consecutive_count=1).read_bytes()).rules
+    path = rules(tmp_path / "r.yaml", "2s", consecutive_count=1, query="SELECT 1 AS uuid")
+    (rule,) = parse(path.read_bytes()).rules
     compiled = CompiledRule(rule)
     before = RuleState(rule=rule.name, digest=compiled.digest)
     before = evaluated(compiled, before, [{"uuid": "GPU-1", "node": "n", "pool": "p"}], slot=1)

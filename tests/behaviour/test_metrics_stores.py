@@ -218,10 +218,58 @@ async def test_duckdb_opens_its_file_anew_after_an_error_that_spoils_it(
         broken.setattr(DuckDBStore, "_replace", full)
         with pytest.raises(StoreUnavailableError, match="disk full"):
             await store.write({GPU_USAGE: [gpu("b", rx=1.0)]})
-    connection = store._connection
+    connection = store._file.connection
     await asyncio.gather(store.write({GPU_USAGE: [gpu("b", rx=1.0)]}), ask(store, "SELECT 1"), ask(store, "SELECT 2"))
-    assert store._connection is not connection
+    assert store._file.connection is not connection
     assert await ask(store, "SELECT uuid FROM tf_gpu_usage ORDER BY uuid") == [{"uuid": "a"}, {"uuid": "b"}]
+    await store.close()
+
+
+@pytest.mark.parametrize("fate", ["deleted", "replaced"])
+async def test_a_file_that_is_taken_away_is_noticed_counted_and_made_anew(
+    tmp_path: Path, fate: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, clock = tmp_path / "m.duckdb", [SOME / 1000]
+    await (await DuckDBStore(path, clock=NOW).open()).close()
+    store = await DuckDBStore(path, clock=lambda: clock[0]).open()
+    assert store.since == 0
+    await store.write({GPU_USAGE: [gpu("a", rx=1.0), gpu("b", rx=1.0)]})
+    if fate == "deleted":
+        path.unlink()
+    else:
+        duckdb.connect(tmp_path / "other").close()
+        (tmp_path / "other").rename(path)
+    clock[0] += 100
+    # Two queries that run while it is noticed keep it from nothing.
+    await asyncio.gather(store.write({GPU_USAGE: [gpu("c", rx=1.0)]}), ask(store, "SELECT 1"), ask(store, "SELECT 2"))
+    assert await ask(store, "SELECT uuid FROM tf_gpu_usage") == [{"uuid": "c"}]
+    assert (store.lost_rows, store.since, store.trouble) == (2, SOME / 1000 + 100, "")
+    assert f"m.duckdb was {fate} while in use: its 2 rows are lost" in caplog.text
+    await store.close()
+    again = await DuckDBStore(path, clock=NOW).open()
+    assert await ask(again, "SELECT uuid FROM tf_gpu_usage") == [{"uuid": "c"}]
+    await again.close()
+
+
+async def test_a_file_that_cannot_be_made_anew_says_what_to_do_until_somebody_does_it(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    store = await open_store(f"duckdb:{home}/m.duckdb").open()
+    assert abs(store.since - NOW()) < 60  # there is nothing from before
+    await store.write({GPU_USAGE: [gpu("a", rx=1.0)]})
+    shutil.rmtree(home)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError, match=r"m\.duckdb cannot be opened again: .*\. Name a file that"):
+            await store.write({GPU_USAGE: [gpu("b", rx=1.0)]})
+    assert "cannot be opened again" in store.trouble
+    home.mkdir()
+    (home / "m.duckdb").write_bytes(b"junk" * 5000)
+    with pytest.raises(StoreUnavailableError, match="not a valid DuckDB database"):
+        await ask(store, "SELECT 1")
+    (home / "m.duckdb").unlink()
+    await store.write({GPU_USAGE: [gpu("b", rx=1.0)]})
+    assert await ask(store, "SELECT uuid FROM tf_gpu_usage") == [{"uuid": "b"}]
+    assert (store.trouble, store.lost_rows) == ("", 1)
     await store.close()
 
 

@@ -29,7 +29,7 @@ from schemas.hardware import MigInstance
 from schemas.ledger import Allocation, NodeRecord
 from schemas.quota import Budget, Quota
 from schemas.registry import TYPE_NAMES
-from tests.behaviour.test_recorder import Cluster
+from tests.behaviour.test_recorder import Cluster, snapshot
 from tests.conftest import eventually
 from tests.stores.alertmanager import free_port
 
@@ -73,6 +73,13 @@ async def test_roles_serve_what_they_count_and_the_recorder_what_hami_calls_it(
             assert (answer.status_code, answer.text) == (503, "watcher: not current: pods\n")
         text = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
         assert (await client.get(f"http://127.0.0.1:{port}/healthz")).status_code == 200
+        (tmp_path / "m.duckdb").unlink()
+        (tmp_path / "m.duckdb").mkdir()  # so that it cannot be made anew
+        await snapshot(bus)
+        async with asyncio.timeout(20):
+            while (await client.get(probe)).status_code == 200:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert "recorder: the metrics file" in (await client.get(probe)).text
     stop.set()
     await asyncio.gather(*tasks)
     for line in (

@@ -12,15 +12,16 @@ import pytest
 
 from bus import codec, records, subjects
 from bus.connection import Bus
+from bus.consumer import PullConsumer
 from bus.deadletter import list_letters
 from bus.streams import STATE, USAGE, StreamLimits, ensure_streams
 from consumers.metrics.duckdb import MEMORY, DuckDBStore
+from consumers.metrics.progress import COUNTERS, progress, said
 from consumers.metrics.settings import store as open_store
 from consumers.metrics.store import MetricsStore
 from consumers.recorder import service
-from consumers.recorder.counters import SUBJECT
 from consumers.recorder.pricing import STANDARD, Price, PriceError, cost, model_prices, pool_prices
-from consumers.recorder.service import Recorder
+from consumers.recorder.service import USAGE_SPEC, Recorder
 from schemas.cluster import GpuDevice, GpuInventory, Node, Oversubscription, Pool
 from schemas.decision import Basis, Decision, GpuGrant
 from schemas.event import Event
@@ -292,7 +293,7 @@ async def test_counters_grow_over_restarts_and_count_every_decision_once(bus: Bu
         expected = {"p": (3, 3)}
 
         async def counted() -> dict:
-            _, counters = await records.read(bus, STATE, SUBJECT, RecorderCounters)
+            _, counters = await records.read(bus, STATE, COUNTERS, RecorderCounters)
             assert counters is not None
             return {pool: (c.allocated, c.failed) for pool, c in counters.pools.items()}
 
@@ -373,3 +374,34 @@ async def test_samples_of_a_node_whose_clock_is_wrong_are_dated_by_the_bus(bus: 
             assert recorder.statistics().skewed == (off != 5.0)
     sql = "SELECT count(*) AS n FROM tf_gpu_usage WHERE ts > now() - '30s'::INTERVAL AND ts < now() + '30s'::INTERVAL"
     assert await ask(tables, sql) == [{"n": 3}]
+
+
+async def test_how_far_usage_is_written_is_what_no_recorder_has_in_hand(bus: Bus) -> None:
+    begin = time.time_ns()
+    assert (await progress(bus)).usage is None
+    members = [PullConsumer(bus, USAGE_SPEC, prefetch=2) for _ in range(2)]
+    for member in members:
+        await member.start()
+    now = await progress(bus)
+    assert now.usage == now.at  # nothing was said, so nothing is missing
+    for number in range(4):
+        await Cluster(bus).use(begin / 1e9 + number)
+    await eventually(lambda: sum(member.delivered for member in members) == 4)
+    held = {d.position.seq: d for member in members for d in await member.take_now(4)}
+    for seq, oldest in ((3, 1), (1, 2), (2, 4)):
+        await held[seq].ack()
+        async with asyncio.timeout(10):
+            while (now := await progress(bus)).usage != held[oldest].position.time_ns:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+    at = held[4].position.time_ns
+    assert [await said(bus, *span) for span in ((at - 1, at), (at, at + 1), (at + 1, at + 10**9))] == [
+        False,
+        True,
+        False,
+    ]
+    await bus.api(f"STREAM.PURGE.{USAGE}", {"filter": "gpubus.usage.>"})
+    now = await progress(bus)
+    assert now.usage == now.at  # what was dropped cannot be written any more
+    assert now.snapshot == 0
+    for member in members:
+        await member.stop()

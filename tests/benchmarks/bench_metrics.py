@@ -156,7 +156,6 @@ async def _rules() -> tuple[float, float]:
     """Return CPU seconds of one round, and wall seconds."""
     store = await DuckDBStore(MEMORY, clock=time.time, memory_bytes=4 << 30).open()
     now = int(time.time() * 1000)
-    assert store._connection is not None
     for table, tags in (
         (GPU_USAGE, GPU_USAGE.tags),
         (WORKER_USAGE, WORKER_USAGE.tags),
@@ -165,7 +164,7 @@ async def _rules() -> tuple[float, float]:
         rows = ROWS if table is GPU_USAGE else ROWS // 20
         named = ", ".join(f"'{tag}-' || (i % 2000) AS {tag}" for tag in tags)
         fields = ", ".join(f"(i * 7919 % 1000) / 10.0 AS {name}" for name, _ in table.fields.items())
-        store._connection.execute(
+        store._file.connection.execute(
             f"INSERT INTO {table.name} SELECT make_timestamp_ms({now} - i * 3600000 // {rows}) AS ts, {named}, {fields} "
             f"FROM range({rows}) AS r(i)"
         ).fetchall()

@@ -1,0 +1,136 @@
+"""Whether the window that a rule looks at is in the metrics store: an empty one must not pass for one in which all is well.
+
+Three things keep it out: the recorder is dead or behind, the bus was away so that agents could tell nobody, or the store was made
+anew. Agents that are silent while the bus is there are no such thing: they tell that there is nothing to measure.
+"""
+
+import asyncio
+import time
+from typing import Final
+
+from bus.connection import Bus
+from consumers.alerter.rules import CompiledRule
+from consumers.metrics.progress import Progress, progress, said
+from consumers.metrics.store import MetricsStore
+from consumers.metrics.tables import OF_USAGE, TABLES
+from schemas.alert import RuleState
+
+LONGEST_WAIT_S: Final = 5.0
+"""How long a tick waits for what is being written just then."""
+
+LONGEST_BACK_S: Final = 300.0
+"""How far back a hole in what was said matters; behind it there is enough to find whatever still lasts."""
+
+_AGAIN_S: Final = 0.1
+_PARTS: Final = 3
+_NS: Final = 1_000_000_000
+_USAGE: Final = frozenset(table.name for table in OF_USAGE)
+_SNAPSHOTS: Final = TABLES.keys() - _USAGE
+
+
+def tolerance_s(interval_s: float) -> float:
+    """Return how much of the end of a window may be missing: recorders gather before they write."""
+    return min(max(interval_s / 4, 0.5), LONGEST_WAIT_S)
+
+
+def behind(compiled: CompiledRule, now: Progress) -> str:
+    """Return what of a rule's window recorders have not written; empty when it is there. Pure."""
+    interval_s = compiled.interval.total_seconds()
+    if compiled.tables & _USAGE:
+        if now.usage is None:
+            return "no recorder has ever run, so that there are no metrics: run one (gpubus run recorder)"
+        lag_s = (now.at - now.usage) / _NS
+        if lag_s > tolerance_s(interval_s):
+            return (
+                f"usage of the last {lag_s:.0f} s is not recorded yet: "
+                "is a recorder running, and does the metrics store take what it writes?"
+            )
+    if compiled.tables & _SNAPSHOTS:
+        age_s = (now.at - now.snapshot) / _NS
+        if not now.snapshot or age_s > max(interval_s * 3 / 4, tolerance_s(interval_s)):
+            age = f"for {age_s:.0f} s" if now.snapshot else "yet"
+            return (
+                f"the recorder has taken no snapshot of the cluster {age}: is one running, and does it reach the store?"
+            )
+    return ""
+
+
+def unbroken(compiled: CompiledRule, before: RuleState, slot: int, *, since: int) -> bool:
+    """Whether we know that the bus was there for the whole window: our connection lasted, and so did its ticks. Pure.
+
+    Args:
+        compiled: The rule.
+        before: Its state, with the tick before this one.
+        slot: Time of the tick in nanoseconds since the epoch.
+        since: Since when our connection has lasted, likewise.
+    """
+    interval_s = compiled.interval.total_seconds()
+    ticked = not before.slot or slot - before.slot <= (1.1 * interval_s + 1.0) * _NS
+    slack = int(tolerance_s(interval_s) * _NS)
+    return ticked and since <= slot - _back(compiled) + slack
+
+
+def _back(compiled: CompiledRule) -> int:
+    return int(min(compiled.interval.total_seconds(), LONGEST_BACK_S) * _NS)
+
+
+class Coverage:
+    """Looks at how far things are, for all rules of one alerter."""
+
+    def __init__(self, bus: Bus, store: MetricsStore) -> None:
+        self._bus = bus
+        self._store = store
+        self._since = time.time_ns()
+        self._looking = asyncio.Lock()
+        self._looked = float("-inf")
+        self._progress: Progress | None = None
+
+    def start(self) -> None:
+        """Begin to watch the connection."""
+        self._since = time.time_ns()
+        self._bus.on_reconnect(self._on_reconnect)
+
+    def stop(self) -> None:
+        """Watch it no longer."""
+        self._bus.off_reconnect(self._on_reconnect)
+
+    def _on_reconnect(self) -> None:
+        self._since = time.time_ns()
+
+    async def lacking(self, compiled: CompiledRule, before: RuleState, slot: int) -> str:
+        """Return why the window of a tick cannot be judged, after waiting for what is about to be written; empty when it can.
+
+        Raises:
+            BusError: The bus did not answer.
+        """
+        if not compiled.tables & TABLES.keys():
+            return ""
+        interval_s = compiled.interval.total_seconds()
+        if compiled.tables & _USAGE and not unbroken(compiled, before, slot, since=self._since):
+            begin, part = slot - _back(compiled), _back(compiled) // _PARTS
+            for number in range(_PARTS):
+                if not await said(self._bus, begin + number * part, begin + (number + 1) * part):
+                    return (
+                        "the bus was away, or this alerter just came: no usage was said in a part of the window, and nobody "
+                        "knows whether there was any"
+                    )
+        deadline = slot + int(min(interval_s / 2, LONGEST_WAIT_S) * _NS)
+        while True:
+            now = await self._look()
+            reason = behind(compiled, now)
+            if not reason or now.at >= deadline:
+                break
+            await asyncio.sleep(_AGAIN_S)
+        if not reason and slot / _NS - interval_s + tolerance_s(interval_s) < self._store.since:
+            ago_s = slot / _NS - self._store.since
+            reason = f"the metrics store was made anew {ago_s:.0f} s ago and does not reach back over the window"
+        return reason
+
+    async def _look(self) -> Progress:
+        """Return how far recorders are; all who ask at one time share one look."""
+        async with self._looking:
+            clock = asyncio.get_running_loop().time()
+            if self._progress is None or clock - self._looked >= _AGAIN_S:
+                self._progress = await progress(self._bus)
+                self._looked = asyncio.get_running_loop().time()
+            return self._progress

@@ -1,0 +1,122 @@
+"""How far the metrics store has been written: what the bus knows of the recorders, whichever store they write to.
+
+Recorders acknowledge a message once its rows are stored, so everything before the oldest message that is not acknowledged can be
+queried. That holds for any number of recorders, and tells of one that is dead, behind or kept from writing all alike.
+"""
+
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+import nats.errors
+
+from bus import subjects
+from bus.codec import decode_as
+from bus.connection import Bus
+from bus.errors import NO_MESSAGE, ApiError, BusError, UndecodableError
+from bus.follower import nanoseconds
+from bus.records import latest
+from bus.streams import STATE, USAGE
+from schemas.record import RecorderCounters
+
+USAGE_DURABLE: Final = "recorder-usage"
+"""Name that all recorders share as consumers of usage."""
+
+USAGE_SUBJECTS: Final = "gpubus.usage.>"
+COUNTERS: Final = subjects.state("recorder", "counters")
+
+_NO_CONSUMER: Final = 10014
+_NS: Final = 1_000_000_000
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far recorders are. Times are the bus's, in nanoseconds since the epoch.
+
+    Attributes:
+        at: When this was so.
+        usage: All usage that the bus had stored before this is in the metrics store; None when no recorder ever ran.
+        snapshot: The newest snapshot of the cluster in the metrics store; 0 when there is none.
+    """
+
+    at: int
+    usage: int | None
+    snapshot: int
+
+
+class _Floor(msgspec.Struct):
+    stream_seq: int = 0
+
+
+class _Consumer(msgspec.Struct):
+    ts: str
+    ack_floor: _Floor
+    num_pending: int = 0
+    num_ack_pending: int = 0
+
+
+class _Message(msgspec.Struct):
+    time: str
+
+
+class _Got(msgspec.Struct):
+    message: _Message
+
+
+_consumer = msgspec.json.Decoder(_Consumer)
+_got = msgspec.json.Decoder(_Got)
+
+
+async def progress(bus: Bus) -> Progress:
+    """Ask how far recorders are.
+
+    Raises:
+        BusError: The bus did not answer.
+    """
+    try:
+        return await _progress(bus)
+    except (nats.errors.Error, TimeoutError, OSError) as error:
+        raise BusError(f"how far metrics are recorded is not known: {str(error) or type(error).__name__}") from None
+
+
+async def _progress(bus: Bus) -> Progress:
+    stored = await latest(bus, STATE, COUNTERS)
+    try:
+        snapshot = decode_as(RecorderCounters, stored.payload).data.slot if stored.payload else 0
+    except UndecodableError:
+        snapshot = 0  # recorders replace it with their next one
+    try:
+        found = _consumer.decode(await bus.api(f"CONSUMER.INFO.{USAGE}.{USAGE_DURABLE}"))
+    except ApiError as error:
+        if error.err_code != _NO_CONSUMER:
+            raise
+        return Progress(at=int(datetime.now(UTC).timestamp() * _NS), usage=None, snapshot=snapshot)
+    at = nanoseconds(found.ts)
+    waiting = found.num_pending or found.num_ack_pending
+    # Of what waits some may be gone from the stream: the first that is still there is the oldest that can yet be written.
+    oldest = await _first(bus, {"seq": found.ack_floor.stream_seq + 1}) if waiting else None
+    return Progress(at=at, usage=at if oldest is None else oldest, snapshot=snapshot)
+
+
+async def said(bus: Bus, begin: int, end: int) -> bool:
+    """Whether the bus holds any usage that it stored from ``begin`` until before ``end``, nanoseconds since the epoch.
+
+    Raises:
+        BusError: The bus did not answer.
+    """
+    start = f"{datetime.fromtimestamp(begin // _NS, UTC):%Y-%m-%dT%H:%M:%S}.{begin % _NS:09}Z"
+    try:
+        first = await _first(bus, {"start_time": start})
+    except (nats.errors.Error, TimeoutError, OSError) as error:
+        raise BusError(f"usage could not be looked for: {str(error) or type(error).__name__}") from None
+    return first is not None and first < end
+
+
+async def _first(bus: Bus, where: dict[str, object]) -> int | None:
+    """Return when the first usage message from a sequence or an instant on was stored; None when there is none."""
+    try:
+        answer = await bus.api(f"STREAM.MSG.GET.{USAGE}", {**where, "next_by_subj": USAGE_SUBJECTS})
+    except ApiError as error:
+        if error.err_code == NO_MESSAGE:
+            return None
+        raise
+    return nanoseconds(_got.decode(answer).message.time)
