@@ -14,7 +14,7 @@ from bus import subjects
 from bus.codec import decode_as
 from bus.connection import Bus
 from bus.errors import NO_MESSAGE, ApiError, BusError, UndecodableError
-from bus.follower import nanoseconds
+from bus.origin import nanoseconds
 from bus.records import latest
 from bus.streams import STATE, USAGE
 from schemas.record import RecorderCounters
