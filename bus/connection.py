@@ -78,6 +78,9 @@ class Bus:
         self._errors = 0
         self._on_reconnect: list[Callable[[], None]] = []
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.servers: tuple[str, ...] = ()
+        """Where it was told to connect; with :attr:`security`, all that another process needs to do the same."""
+        self.security = OPEN
 
     @classmethod
     async def connect(
@@ -99,6 +102,7 @@ class Bus:
         client = Client()
         own = inbox(security.user) if security.user else ""
         bus = cls(client, f"{own}.{token_hex(8)}" if own else f"_INBOX_{token_hex(8)}")
+        bus.servers, bus.security = (servers,) if isinstance(servers, str) else tuple(servers), security
         last_error = ["no answer"]
 
         async def on_error(error: Exception) -> None:

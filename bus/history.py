@@ -50,11 +50,19 @@ async def read(
 
 
 async def batches(
-    bus: Bus, stream: str, filters: Sequence[str], *, since: int = 1, live: bool = False, original: bool = False
+    bus: Bus,
+    stream: str,
+    filters: Sequence[str],
+    *,
+    since: int = 1,
+    until: int | None = None,
+    live: bool = False,
+    original: bool = False,
 ) -> AsyncGenerator[list[Record]]:
     """Yield the records of ``stream`` from ``since`` on, a list at a time, and have the server wait for a slow reader.
 
-    Ends with what there is when it gets there, unless ``live``: then it waits for more. An outage of the bus is waited out.
+    Ends with what there is when it gets there, or with the record at ``until``, unless ``live``: then it waits for more. An
+    outage of the bus is waited out.
 
     Raises:
         BusError: The stream cannot be read.
@@ -80,7 +88,12 @@ async def batches(
             taken, held[:] = held[:], []
             room.set()
             for first in range(0, len(taken), TOGETHER):
-                yield taken[first : first + TOGETHER]
+                some_of_it = taken[first : first + TOGETHER]
+                if until is not None and some_of_it[-1].seq >= until:
+                    if within := [record for record in some_of_it if record.seq <= until]:
+                        yield within
+                    return
+                yield some_of_it
                 await breathe()
     finally:
         await end(loading)

@@ -1,6 +1,5 @@
 """``gpubus replay``: think again what the allocators thought, to see whether the same comes out, or what else would have."""
 
-import gc
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,8 +11,9 @@ from deploy.cli.errors import NEGATIVE, InputError
 
 if TYPE_CHECKING:
     from consumers.allocator.shadow.rules import Rules
+    from deploy.replay.jobs import Helper
     from deploy.replay.scenario import Result
-    from deploy.replay.verify import Verdict
+    from deploy.replay.verdict import Verdict
 
 
 def replay(
@@ -24,6 +24,12 @@ def replay(
         typer.Option("--from", metavar="WHEN", help="Verify from here: a time, an age or a ledger sequence."),
     ] = None,
     until: Annotated[str | None, typer.Option("--to", metavar="WHEN", help="Verify up to here, likewise.")] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Processes to verify with at most. [default: one for each processor, up to 8]"
+        ),
+    ] = None,
     policy: Annotated[
         list[str] | None,
         typer.Option("--policy", metavar="MODE", help="Under another placement mode, or `all` of them; repeatable."),
@@ -47,6 +53,7 @@ def replay(
     With --verify each allocator is taken through its journal: the same engine, the same snapshot, the same order. Every
     decision on record must come out bit for bit; exit code 1 when one does not, and the first difference is printed in
     full. Decisions of another engine version are named, not compared; a journal that lacks a turn in its middle is a no as well.
+    Large logs are shared out among several processes by allocator (--jobs): what is found stays the same.
 
     \b
     Examples:
@@ -54,6 +61,8 @@ def replay(
       gpubus replay --policy all --picture policies.svg
       gpubus replay --set tflopsOversellRatio=300 --json
     """
+    if jobs is not None and not verify:
+        raise InputError("--jobs is for --verify: other rules are played in one process")
     if verify == bool(policy or settings):
         raise InputError(
             "say what to replay for: --verify compares with what is on record, --policy and --set change rules"
@@ -63,7 +72,10 @@ def replay(
     if not verify:
         _compare(rules_of(policy or [], settings or []), picture, as_json=as_json, nats=nats, store=store)
         return
-    found, seconds = run(_verify(since, until, nats, store))
+    from deploy.replay.jobs import MOST, helpers, processors
+
+    with helpers((jobs or min(processors(), MOST)) - 1) as crew:
+        found, seconds = run(_verify(since, until, crew, nats, store))
     if as_json:
         from deploy.cli.output import print_json
 
@@ -75,15 +87,14 @@ def replay(
 
 
 async def _verify(
-    since: str | None, until: str | None, nats: list[str] | None, store: Path | None
+    since: str | None, until: str | None, crew: "list[Helper]", nats: list[str] | None, store: Path | None
 ) -> "tuple[Verdict, float]":
     from bus.streams import LEDGER, stream_info
     from deploy.cli.when import ledger_sequence
-    from deploy.replay.verify import Verifier
+    from deploy.replay.jobs import collect_seldom, verify
 
     async with open_bus(nats, store) as bus:
-        gc.freeze()  # what is loaded stays; what comes dies young, so looking through all of it now and then is in vain
-        gc.set_threshold(100_000, 50, 100)
+        collect_seldom()
         first = await ledger_sequence(bus, since, "--from") if since is not None else 0
         last = await ledger_sequence(bus, until, "--to") if until is not None else None
         end = (await stream_info(bus, LEDGER)).state.last_seq
@@ -91,7 +102,7 @@ async def _verify(
             after = f"after --to {until}" if last is not None else f"behind the ledger's last record, {end}"
             raise InputError(f"--from {since} is {after}: nothing would be compared")
         started = time.perf_counter()
-        found = await Verifier(bus, first, last).run()
+        found = await verify(bus, first, last, crew=crew)
         return found, time.perf_counter() - started
 
 

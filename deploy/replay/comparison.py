@@ -4,6 +4,7 @@ It looks at millions of decisions, so only the newest are kept whole, and of all
 """
 
 from array import array
+from bisect import insort
 from collections import defaultdict
 from collections.abc import Collection
 from typing import Any, Final, NamedTuple
@@ -37,6 +38,7 @@ class Difference(msgspec.Struct, frozen=True):
         fields: The fields that differ.
         recorded: What the log says.
         replayed: What comes out now; empty if that is so long ago that only its digest was kept.
+        time_ns: When it was stored, nanoseconds since the epoch.
     """
 
     stream: str
@@ -44,6 +46,12 @@ class Difference(msgspec.Struct, frozen=True):
     fields: tuple[str, ...]
     recorded: dict[str, Any]
     replayed: dict[str, Any]
+    time_ns: int = 0
+
+    @property
+    def place(self) -> tuple[int, str, int]:
+        """Orders differences, whoever finds them and when: the oldest is the first."""
+        return self.time_ns, self.stream, self.sequence
 
 
 class _Entry(NamedTuple):
@@ -53,6 +61,7 @@ class _Entry(NamedTuple):
     seq: int
     raw: bytes
     said: Said
+    time_ns: int
 
     @property
     def key(self) -> Key:
@@ -68,6 +77,8 @@ class _Digests:
     """Of the decision as it comes out."""
     FULL: Final = 2
     """Of the decision as it is on record."""
+    WRONG: Final = 3
+    """Likewise, and a record of it is not as it should be."""
 
     def __init__(self) -> None:
         self.values = array("q")
@@ -82,6 +93,8 @@ class Comparison:
 
     Args:
         allocators: Whose journals there are: decisions of others are counted and not kept.
+        mine: Whose decisions are compared here, as others are compared elsewhere; None for all, those of strangers included.
+        strangers: Whether decisions of those without a journal, and those that cannot be read, are counted here.
         first: Only decisions that had read the ledger at least up to this sequence.
         last: And at most up to this one; None for no bound.
         whole: Decisions of each kind to keep whole.
@@ -96,9 +109,17 @@ class Comparison:
     """
 
     def __init__(
-        self, allocators: Collection[str], first: int = 0, last: int | None = None, *, whole: int = WHOLE
+        self,
+        allocators: Collection[str],
+        first: int = 0,
+        last: int | None = None,
+        *,
+        mine: Collection[str] | None = None,
+        strangers: bool = True,
+        whole: int = WHOLE,
     ) -> None:
         self._first, self._last, self._allocators, self._whole = first, last, allocators, whole
+        self._mine, self._strangers = allocators if mine is None else mine, strangers
         self.reproduced = self.wrong = self.different = self.undecodable = self.attempts = 0
         self.differences: list[Difference] = []
         self._digests: defaultdict[str, _Digests] = defaultdict(_Digests)
@@ -152,21 +173,26 @@ class Comparison:
     def _asked(self, ledger: int) -> bool:
         return self._first <= ledger and (self._last is None or ledger <= self._last)
 
-    def recorded(self, stream: str, seq: int, raw: bytes) -> None:
-        """LEDGER or DECISION holds a decision."""
+    def counted(self, allocator: str) -> int:
+        """Return how many decisions of an allocator are on record behind the point where it could not be followed further."""
+        return len(self._left.get(allocator, ()))
+
+    def recorded(self, stream: str, seq: int, raw: bytes, time_ns: int = 0) -> None:
+        """LEDGER or DECISION holds a decision, stored at that time."""
         try:
             said = _said.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            self.undecodable += 1
+            self.undecodable += self._strangers
             return
-        if self._asked(said.basis.ledger):
-            self._compare(_Entry(stream, seq, raw, said))
+        ours = said.allocator in self._mine or (self._strangers and said.allocator not in self._allocators)
+        if ours and self._asked(said.basis.ledger):
+            self._compare(_Entry(stream, seq, raw, said, time_ns))
 
     def _compare(self, entry: _Entry) -> None:
         expected = self._expected.pop(entry.key, None)
         if expected is not None:  # the ledger and the announcement say the same bytes
             if entry.raw != expected:
-                self._differ(entry, entry.raw, expected)
+                self._differ_again(entry, expected)
             return
         computed = self._computed.pop(entry.key, None)
         if computed is None:
@@ -176,8 +202,6 @@ class Comparison:
 
     def _settle(self, entry: _Entry, expected: bytes) -> None:
         """The first record of a decision has come, and ``expected`` is what it should be."""
-        allocator, ordinal = entry.key
-        self._digests[allocator].put(ordinal, _Digests.FULL, expected)
         if entry.said.node:
             self._expected[entry.key] = expected
             if len(self._expected) > self._whole:
@@ -187,10 +211,22 @@ class Comparison:
             self._differ(entry, entry.raw, expected)
         for attempt in entry.said.attempts if same else ():
             same = self._holds(entry, attempt) and same
+        allocator, ordinal = entry.key
+        self._digests[allocator].put(ordinal, _Digests.FULL if same else _Digests.WRONG, expected)
         if same:
             self.reproduced += 1
         else:
             self.wrong += 1
+
+    def _differ_again(self, entry: _Entry, expected: bytes) -> None:
+        """Another record of a decision is not as it should be: whichever of its records came first, it has not come out."""
+        allocator, ordinal = entry.key
+        kinds = self._digests[allocator].kinds
+        if kinds[ordinal - 1] == _Digests.FULL:
+            kinds[ordinal - 1] = _Digests.WRONG
+            self.reproduced -= 1
+            self.wrong += 1
+        self._differ(entry, entry.raw, expected)
 
     def _compare_digest(self, entry: _Entry) -> None:
         allocator, ordinal = entry.key
@@ -203,7 +239,7 @@ class Comparison:
         elif kind == _Digests.BARE:
             self._settle_late(entry)
         elif digests.values[ordinal - 1] != hash(entry.raw):  # repeated after a crash: it must be as before
-            self._differ(entry, entry.raw, b"{}")
+            self._differ_again(entry, b"{}")
 
     def _settle_late(self, entry: _Entry) -> None:
         try:
@@ -229,7 +265,10 @@ class Comparison:
 
     def _differ(self, entry: _Entry, recorded: bytes, replayed: bytes) -> None:
         self.different += 1
-        if len(self.differences) < SHOWN:
+        place = entry.time_ns, entry.stream, entry.seq
+        if len(self.differences) < SHOWN or place < self.differences[-1].place:
             left, right = msgspec.json.decode(recorded), msgspec.json.decode(replayed)
             fields = tuple(field for field in Decision.__struct_fields__ if left.get(field) != right.get(field))
-            self.differences.append(Difference(entry.stream, entry.seq, fields or ("encoding",), left, right))
+            found = Difference(entry.stream, entry.seq, fields or ("encoding",), left, right, entry.time_ns)
+            insort(self.differences, found, key=lambda one: one.place)
+            del self.differences[SHOWN:]

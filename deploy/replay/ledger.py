@@ -1,6 +1,7 @@
 """Ledger records by sequence, read as they are needed and forgotten when nobody can ask for them any more."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Final
 
@@ -12,7 +13,7 @@ from bus.errors import UndecodableError
 from bus.follower import Record
 from bus.history import batches
 from bus.streams import LEDGER
-from schemas.ledger import Allocation, NodeRecord
+from schemas.ledger import Allocation, Change, NodeRecord
 
 KEPT: Final = 8192
 """Records kept without looking which of them are still needed."""
@@ -32,7 +33,16 @@ class _Got(msgspec.Struct):
     message: _Stored
 
 
+class _Changes(msgspec.Struct):
+    changes: tuple[Change, ...]
+
+
+class _Changed(msgspec.Struct):
+    data: _Changes
+
+
 _got = msgspec.json.Decoder(_Got)
+_changed = msgspec.json.Decoder(_Changed)
 
 Seen = Callable[[Record, str, NodeRecord | None, str], None]
 """Takes a record, its node, what it says (None: the node's record was deleted) and why it cannot be read, if so."""
@@ -44,15 +54,16 @@ class LedgerReader:
     Args:
         bus: The connection.
         seen: Called with every record once, in stream order.
+        until: Where to stop; None for where it ends.
 
     Attributes:
         seq: Sequence up to which it has been read.
     """
 
-    def __init__(self, bus: Bus, seen: Seen) -> None:
+    def __init__(self, bus: Bus, seen: Seen, *, until: int | None = None) -> None:
         self._bus = bus
         self._seen = seen
-        self._records: AsyncGenerator[list[Record]] = batches(bus, LEDGER, ["gpubus.ledger.node.>"])
+        self._records: AsyncGenerator[list[Record]] = batches(bus, LEDGER, ["gpubus.ledger.node.>"], until=until)
         self._held: dict[int, tuple[Allocation, ...]] = {}
         self._newest: dict[str, int] = {}
         self._ended = False
@@ -97,7 +108,7 @@ class LedgerReader:
 
     async def _fetch(self, seq: int) -> None:
         found = _got.decode(await self._bus.api(f"STREAM.MSG.GET.{LEDGER}", {"seq": seq})).message.data
-        self._held[seq] = codec.decode_as(NodeRecord, found).data.charges() if found else ()
+        self._held[seq] = _charges(found)
 
     def forget(self, before: int) -> None:
         """Nobody is likely to ask for a record below ``before`` that is not its node's newest."""
@@ -116,3 +127,52 @@ class LedgerReader:
     async def close(self) -> None:
         """Stop reading."""
         await self._records.aclose()
+
+
+class ChangesReader(LedgerReader):
+    """Decodes of a record what it changes, and the rest only when somebody asks: it checks nothing.
+
+    Args:
+        bus: The connection.
+        changed: Called with every record that can be read, in stream order, and its changes.
+        until: Where to stop; None for where it ends.
+    """
+
+    def __init__(
+        self, bus: Bus, changed: Callable[[Record, tuple[Change, ...]], None], *, until: int | None = None
+    ) -> None:
+        super().__init__(bus, lambda *_: None, until=until)
+        self._changed = changed
+        self._encoded: dict[int, bytes] = {}
+
+    def _take(self, record: Record) -> None:
+        self._newest[record.subject] = record.seq
+        self._encoded[record.seq] = record.payload
+        if record.payload:
+            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                self._changed(record, _changed.decode(record.payload).data.changes)
+
+    async def fetch(self, seqs: Iterable[int]) -> None:
+        """Have records at hand; see :meth:`LedgerReader.fetch`."""
+        wanted = list(seqs)
+        for seq in wanted:
+            if seq not in self._held and (payload := self._encoded.get(seq)) is not None:
+                self._held[seq] = _charges(payload)
+        await super().fetch(wanted)
+
+    def forget(self, before: int) -> None:
+        """Keep few records; see :meth:`LedgerReader.forget`."""
+        super().forget(before)
+        if len(self._encoded) > MOST:
+            newest = set(self._newest.values())
+            kept = sorted(seq for seq in self._encoded if seq >= before or seq in newest)[-MOST // 2 :]
+            self._encoded = {seq: self._encoded[seq] for seq in kept}
+
+
+def _charges(payload: bytes) -> tuple[Allocation, ...]:
+    """Return what counts as taken by a record.
+
+    Raises:
+        UndecodableError: It cannot be read.
+    """
+    return codec.decode_as(NodeRecord, payload).data.charges() if payload else ()

@@ -1,6 +1,8 @@
 """Takes every allocator through its journal again and compares what it decides with what is on record."""
 
-from collections.abc import AsyncGenerator
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -10,60 +12,73 @@ from bus.connection import Bus
 from bus.errors import ApiError, UndecodableError
 from bus.follower import Record
 from bus.history import batches, newest
-from bus.invariants import LedgerChecker, Violation
+from bus.invariants import LedgerChecker
 from bus.streams import DECISION, JOURNAL, LEDGER, stream_info
 from bus.tasks import breathe
 from consumers.allocator.engine import ENGINE_VERSION
 from consumers.allocator.replay import JournalGapError, Replay
-from deploy.replay.comparison import Comparison, Difference
-from deploy.replay.ledger import LedgerReader
+from deploy.replay.comparison import Comparison
+from deploy.replay.ledger import ChangesReader, LedgerReader
 from deploy.replay.past import StateReader, present, seen_by
+from deploy.replay.verdict import Noted, Part, Verdict
 from schemas.event import Event
 from schemas.journal import Adopt, Turn
-from schemas.ledger import NodeRecord
+from schemas.ledger import Change, NodeRecord
 
 STATE_KINDS: Final = ("pool", "expected", "node", "gpu", "quota")
 
 TURNS: Final = 16
 """Turns played before the announcements of that time are read: what came out waits for them whole."""
 
+BREATH_S: Final = 0.005
+"""How long to think before the connection is looked after again."""
+
+FILTERS: Final = 64
+"""Journals that the server is asked for one by one; where there are more, all are read."""
+
+_AT_END: Final = 1 << 62
+
 _announced = msgspec.json.Decoder(Event[msgspec.Raw])
 
 
-class Verdict(msgspec.Struct, kw_only=True):
-    """What became of all decisions on record.
+class Ends(msgspec.Struct, frozen=True):
+    """Where to stop reading, as a bus in use goes on."""
+
+    journal: int
+    ledger: int
+    decision: int
+
+    @classmethod
+    async def now(cls, bus: Bus) -> "Ends":
+        """Return the last sequences of the streams. JOURNAL comes last: what leads to a decision is stored before it.
+
+        Raises:
+            BusError: A stream cannot be read.
+        """
+        found = {name: (await stream_info(bus, name)).state.last_seq for name in (LEDGER, DECISION, JOURNAL)}
+        return cls(found[JOURNAL], found[LEDGER], found[DECISION])
+
+
+class Share(msgspec.Struct, frozen=True):
+    """What one of several verifiers looks at.
 
     Attributes:
-        decisions: Decisions in the log, each counted once.
-        reproduced: Those that came out the same, bit for bit.
-        different: Records of decisions that came out otherwise.
-        differences: The first ten of them.
-        unexplained: Decisions that no journal leads to: it is older, or lacks a turn.
-        unfounded: Of these, those that nothing excuses, since no journal is missing: nobody has decided so.
-        other_engine: Decisions that were made under other rules than those of this version.
-        violations: Ledger records that break a rule: allocations move without a change that says so.
-        undecodable: Records that cannot be read.
-        attempts: Placements that were overtaken by another allocator, told by a later decision and reproduced too.
-        unheard: Decisions that never took effect, because their allocator died or left the pod to others.
-        allocators: Allocators with a journal.
-        gaps: Journals that lack a turn between two others, which no retention drops.
-        notes: What could not be followed, and why.
+        mine: Allocators that are followed here, of those that have a journal.
+        whole: Whether what concerns nobody in particular is looked at here: the rules of the ledger, and who has no journal.
     """
 
-    decisions: int = 0
-    reproduced: int = 0
-    different: int = 0
-    differences: list[Difference] = []
-    unexplained: int = 0
-    unfounded: int = 0
-    other_engine: int = 0
-    violations: list[Violation] = []
-    undecodable: int = 0
-    attempts: int = 0
-    unheard: int = 0
-    allocators: int = 0
-    gaps: int = 0
-    notes: list[str] = []
+    mine: frozenset[str]
+    whole: bool
+
+
+async def last_turns(bus: Bus) -> dict[str, Record]:
+    """Return the last turn of every allocator that has a journal, by its name.
+
+    Raises:
+        BusError: JOURNAL cannot be read.
+    """
+    records, _ = await newest(bus, JOURNAL, ["gpubus.journal.*"])
+    return {subjects.names(record.subject)[-1]: record for record in records}
 
 
 class _Mind:
@@ -86,24 +101,38 @@ class Verifier:
 
     Args:
         bus: The connection.
+        ends: Where to stop.
         first: Compare only decisions that had read the ledger at least up to this sequence.
         last: And at most up to this one; None for no bound.
+        share: What to look at of it; None for all.
     """
 
-    def __init__(self, bus: Bus, first: int = 0, last: int | None = None) -> None:
+    def __init__(
+        self, bus: Bus, ends: Ends, first: int = 0, last: int | None = None, *, share: Share | None = None
+    ) -> None:
         self._bus = bus
         self._bounds = first, last
+        self._share = share
+        self._whole = share is None or share.whole
+        self._ends = ends
+        self._ledger = (
+            LedgerReader(bus, self._on_ledger, until=ends.ledger)
+            if self._whole
+            else ChangesReader(bus, self._on_changes, until=ends.ledger)
+        )
         self._comparison = Comparison((), first, last)
         self._checker = LedgerChecker(None)
-        self._ledger = LedgerReader(bus, self._on_ledger)
         self._held: list[Record] = []
         self._minds: dict[str, _Mind] = {}
         self._complete = False
         self._left: set[str] = set()
+        self._foreign: set[str] = set()
+        self._noted: list[Noted] = []
+        self._breathed = 0.0
         self._early: dict[str, dict[int, tuple[Turn, Record]]] = {}
         self.verdict = Verdict()
 
-    async def run(self) -> Verdict:
+    async def run(self) -> Part:
         """Read everything and return what is found.
 
         Raises:
@@ -114,24 +143,12 @@ class Verifier:
         journal = (await stream_info(self._bus, JOURNAL)).state
         self._complete = journal.messages == journal.last_seq
         self._held = await present(self._bus, STATE_KINDS)
-        records, _ = await newest(self._bus, JOURNAL, ["gpubus.journal.*"])
-        last = {record.subject: record.seq for record in records}
-        authors = frozenset(subjects.names(record.subject)[-1] for record in records)
-        self._comparison = Comparison(authors, *self._bounds)
-        decisions = batches(self._bus, DECISION, ["gpubus.decision.>"])
+        last = await last_turns(self._bus)
+        mine = last if self._share is None else {name: last[name] for name in sorted(self._share.mine & last.keys())}
+        self._comparison = Comparison(last.keys(), *self._bounds, mine=mine.keys(), strangers=self._whole)
+        decisions = batches(self._bus, DECISION, ["gpubus.decision.>"], until=self._ends.decision)
         try:
-            async for batch in batches(self._bus, JOURNAL, ["gpubus.journal.*"]):
-                for number, record in enumerate(batch, 1):
-                    await self._on_turn(record, last=last.get(record.subject) == record.seq)
-                    await breathe()
-                    if number % TURNS == 0 or number == len(batch):
-                        await self._announced_until(decisions, record.time_ns)
-            for name, early in list(self._early.items()):
-                if early:
-                    self.verdict.gaps += name in self._minds
-                    await self._leave(
-                        name, f"{name} cannot be followed beyond turn {self._next(name) - 1}: the next is missing"
-                    )
+            await self._think(mine, decisions)
             await self._ledger.read_to(None)
             await self._announced_until(decisions, None)
         finally:
@@ -139,16 +156,46 @@ class Verifier:
             await self._ledger.close()
             for mind in self._minds.values():
                 await mind.close()
-        return self._sum_up()
+        return Part(self._sum_up(), self._noted)
 
-    async def _on_turn(self, record: Record, *, last: bool) -> None:
+    async def _think(self, mine: dict[str, Record], decisions: AsyncGenerator[list[Record]]) -> None:
+        """Take every allocator of ours through its journal, and compare on the way what was announced."""
+        last = {record.seq for record in mine.values()}
+        filters = [record.subject for record in mine.values()] if len(mine) <= FILTERS else ["gpubus.journal.*"]
+        async with contextlib.aclosing(batches(self._bus, JOURNAL, filters, until=self._ends.journal)) as turns:
+            async for batch in turns:
+                for number, record in enumerate(batch, 1):
+                    await self._on_turn(record, mine, last=record.seq in last)
+                    await self._breathe()
+                    if number % TURNS == 0 or number == len(batch):
+                        await self._announced_until(decisions, record.time_ns)
+        for name, early in list(self._early.items()):
+            if early:
+                self.verdict.gaps += name in self._minds
+                await self._leave(
+                    name, _AT_END, f"{name} cannot be followed beyond turn {self._next(name) - 1}: the next is missing"
+                )
+
+    async def _breathe(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._breathed > BREATH_S:
+            await breathe()
+            self._breathed = asyncio.get_running_loop().time()
+
+    def _unreadable(self, record: Record, stream: str, why: object) -> None:
+        self.verdict.undecodable += 1
+        self._noted.append((record.time_ns, f"{stream} {record.seq}: {why}"))
+
+    async def _on_turn(self, record: Record, mine: Collection[str], *, last: bool) -> None:
         try:
+            name = subjects.names(record.subject)[-1]
+            if name not in mine:
+                return
             turn = codec.decode_as(Turn, record.payload).data
-        except UndecodableError as error:
-            self.verdict.undecodable += 1
-            self.verdict.notes.append(f"JOURNAL {record.seq}: {error.reason}")
+            codec.check_name(turn.allocator, name)
+        except (UndecodableError, ValueError) as error:
+            self._unreadable(record, JOURNAL, error)
             return
-        name = turn.allocator
         if name in self._left:
             return
         # What was unconfirmed when a connection was lost is sent again, and may be stored behind later turns.
@@ -171,8 +218,11 @@ class Verifier:
     async def _follow(self, turn: Turn, record: Record) -> None:
         name = turn.allocator
         if turn.engine != ENGINE_VERSION:
+            self._foreign.add(name)
             await self._leave(
-                name, f"{name} decided by the rules of engine {turn.engine}, and this is engine {ENGINE_VERSION}"
+                name,
+                record.time_ns,
+                f"{name} decided by the rules of engine {turn.engine}, and this is engine {ENGINE_VERSION}",
             )
             return
         mind = self._minds.get(name)
@@ -188,23 +238,25 @@ class Verifier:
             for decision in mind.replay.play(turn):
                 self._comparison.computed(decision)
         except (JournalGapError, ApiError, UndecodableError) as error:
-            await self._leave(name, f"{name} cannot be followed beyond JOURNAL {record.seq}: {error}")
+            await self._leave(name, record.time_ns, f"{name} cannot be followed beyond JOURNAL {record.seq}: {error}")
 
-    async def _leave(self, name: str, why: str) -> None:
+    async def _leave(self, name: str, at: int, why: str) -> None:
         self._left.add(name)
         self._early.pop(name, None)
         self._comparison.leave(name)
         await self._close(name)
-        self.verdict.notes.append(why)
+        self._noted.append((at, why))
 
     def _on_ledger(self, record: Record, node: str, data: NodeRecord | None, problem: str) -> None:
         if problem:
-            self.verdict.undecodable += 1
-            self.verdict.notes.append(f"LEDGER {record.seq}: {problem}")
+            self._unreadable(record, LEDGER, problem)
             return
         self._checker.check(record.seq, node, data)
-        for change in data.changes if data is not None else ():
-            self._comparison.recorded(LEDGER, record.seq, bytes(change.decision))
+        self._on_changes(record, data.changes if data is not None else ())
+
+    def _on_changes(self, record: Record, changes: Iterable[Change]) -> None:
+        for change in changes:
+            self._comparison.recorded(LEDGER, record.seq, bytes(change.decision), record.time_ns)
 
     async def _announced_until(self, decisions: AsyncGenerator[list[Record]], time_ns: int | None) -> None:
         while (batch := await anext(decisions, None)) is not None:
@@ -212,10 +264,10 @@ class Verifier:
                 try:
                     raw = _announced.decode(record.payload).data
                 except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                    self.verdict.undecodable += 1
-                    self.verdict.notes.append(f"DECISION {record.seq}: {error}")
+                    if self._whole:
+                        self._unreadable(record, DECISION, error)
                     continue
-                self._comparison.recorded(DECISION, record.seq, bytes(raw))
+                self._comparison.recorded(DECISION, record.seq, bytes(raw), record.time_ns)
             if time_ns is not None and batch[-1].time_ns >= time_ns:
                 return
 
@@ -227,5 +279,6 @@ class Verifier:
         found.attempts, found.unheard = compared.attempts, compared.unheard
         found.unexplained = compared.unexplained
         found.unfounded = compared.unfounded(complete=self._complete)
+        found.other_engine = sum(map(compared.counted, self._foreign))
         found.decisions = compared.reproduced + compared.wrong + compared.unexplained
         return found

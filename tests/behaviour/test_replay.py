@@ -25,6 +25,7 @@ from deploy.cli.main import main
 from deploy.cli.report import report
 from deploy.local.processes import RoleProcess
 from deploy.local.server import LocalBus, LocalServer
+from deploy.replay import jobs
 from producers.simulator.generator import generate
 from producers.simulator.service import Simulator
 from schemas.cluster import Pool
@@ -155,6 +156,37 @@ async def test_an_edited_allocation_is_found_even_if_nobody_decided_by_it(log: P
     code, shown = await ask(capsys, "replay", "--verify", "--store", store, "--json")
     assert code == 1
     assert [edited[0], "AllocationChanged"] in [[v["seq"], v["rule"]] for v in json.loads(shown)["violations"]]
+
+
+def test_many_processes_find_what_one_finds(log: Path, capsys, copy_of, monkeypatch) -> None:
+    monkeypatch.setattr("deploy.replay.jobs.WORTH", 1)
+    helped = []
+    obey = jobs.Helper.verify
+    monkeypatch.setattr(jobs.Helper, "verify", lambda *given: (helped.append(given), obey(*given))[1])
+    store = copy_of(log)
+    edited: list[int] = []
+
+    def edit(record: Record) -> bytes:
+        if b'"outcome":"allocated"' not in record.payload or record.seq % 5:
+            return record.payload
+        edited.append(record.seq)
+        return record.payload.replace(b'"score":', b'"score":1', 1)
+
+    def verified(place: Path, count: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = main(["replay", "--verify", "--jobs", count, "--store", str(place), "--json"])
+        return code, capsys.readouterr().out
+
+    asyncio.run(rewrite(store, DECISION, edit))
+    for place, differ in ((log, 0), (store, len(edited))):
+        code, alone = verified(place, "1")
+        assert (code, json.loads(alone)["different"], helped) == (int(differ > 0), differ, [])
+        for count in "23":
+            assert verified(place, count) == (code, alone)
+            assert helped
+            helped.clear()
+    assert [one["sequence"] for one in json.loads(alone)["differences"]] == edited[:10]
+    assert json.loads(alone)["reproduced"] == json.loads(alone)["decisions"] - differ
 
 
 async def test_decisions_of_another_engine_are_named_and_not_compared(log: Path, capsys, copy_of, monkeypatch) -> None:

@@ -28,7 +28,7 @@ from bus.history import Cut
 from bus.streams import DECISION, HISTORY, JOURNAL, LEDGER, STATE, StreamLimits, ensure_streams, stream_info
 from consumers.allocator.core import Core
 from deploy.cli.fold import World
-from deploy.replay.verify import Verifier
+from deploy.replay.jobs import verify
 from producers.simulator.build import build_inventory, build_node, build_pod
 from producers.simulator.generator import generate
 from schemas.cluster import Pool
@@ -134,7 +134,7 @@ async def look(url: str, what: str) -> None:
         gc.set_threshold(100_000, 50, 100)
         before, began = time.process_time(), time.perf_counter()
         if what == "verify":
-            verdict = await Verifier(bus).run()
+            verdict = await verify(bus)
             sound = not (verdict.different or verdict.unexplained or verdict.violations or verdict.undecodable)
             done, sound = verdict.decisions, sound and verdict.reproduced == verdict.decisions
         else:

@@ -85,3 +85,34 @@ def test_decisions_without_a_journal_are_counted_once_and_not_kept() -> None:
     assert (found.unexplained, found.unfounded(complete=False), found.unfounded(complete=True)) == (9, 1, 4)
     found.recorded("LEDGER", 9, b'{"allocator": 3}')
     assert found.undecodable == 1
+
+
+def test_whichever_record_of_a_decision_is_wrong_it_has_not_come_out() -> None:
+    made = decision(1)
+    good, bad = on_record(made), on_record(made).replace(b'"node":"n"', b'"node":"m"')
+    for first, second in ((good, bad), (bad, good), (bad, bad)):
+        found = Comparison({"a"})
+        found.computed(made)
+        found.recorded("LEDGER", 1, first, 10)
+        found.recorded("DECISION", 1, second, 20)
+        found.recorded("DECISION", 2, second, 30)
+        assert (found.reproduced, found.wrong) == (0, 1)
+        assert found.different == sum(raw is bad for raw in (first, second, second))
+
+
+def test_the_oldest_differences_are_shown_whenever_they_are_found() -> None:
+    found = Comparison({"a"})
+    for n in reversed(range(1, 31)):
+        found.recorded("DECISION", n, on_record(decision(n)).replace(b'"node":"n"', b'"node":"m"'), n)
+    for n in range(1, 31):
+        found.computed(decision(n))
+    assert [one.sequence for one in found.differences] == list(range(1, 11))
+
+
+def test_what_others_compare_is_left_to_them() -> None:
+    found = Comparison({"a", "b"}, mine={"a"}, strangers=False)
+    for allocator in ("a", "b", "stranger"):
+        found.recorded("DECISION", 1, on_record(decision(1, allocator=allocator)))
+    found.recorded("DECISION", 1, b"nonsense")
+    found.computed(decision(1))
+    assert (found.reproduced, found.unexplained, found.undecodable, found.unfounded(complete=True)) == (1, 0, 0, 0)
