@@ -143,6 +143,7 @@ class BatchMember(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         uid: The one to be replaced; one with another UID has been already.
         was_ready: Whether it was ready before. If not, that it is not ready afterwards says nothing about the template.
         pods_ready: Pods of a worker that were ready before.
+        since: When it was first taken up. Pods of a worker that are younger were made for those that were replaced.
         part_at: When pods of a worker were last replaced while others of it still wait for their turn.
         replaced_at: When its replacement was confirmed.
         blocked: Why it could not be replaced yet.
@@ -152,6 +153,7 @@ class BatchMember(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     uid: str
     was_ready: bool = True
     pods_ready: Amount = 0
+    since: Timestamp | None = None
     part_at: Timestamp | None = None
     replaced_at: Timestamp | None = None
     blocked: str = ""
@@ -174,9 +176,13 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         progress: Percent of the members that the batches begun so far lead to.
         batches: Batches begun, the canary included.
         batch: Members under way.
+        down: Members of earlier batches that were dropped, by a newer template or a way back, before they had come up: down by
+            our doing. They go first, and as long as they are down so many fewer others are taken. Of clients the pods that
+            were evicted, which may still be seen.
+        short: Ready clients that owners had before pods of theirs were evicted in such batches.
         skipped: Members that nobody waits for as long as they are not ready: they were not before, nor in time afterwards, or
             an operator went on in spite of them.
-        failed: Members that halted it, or alerts that did or that it waits for.
+        failed: Members or owners of clients that halted it, or alerts that did or that it waits for.
         accepted: Alerts that an operator went on in spite of.
         owners: Ready clients of each owner of clients in the batch when it began.
         wanted: Clients that owners want of those that miss some; -1 for one that cannot say.
@@ -208,6 +214,8 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     batches: Amount = 0
     proven: bool = False
     batch: tuple[BatchMember, ...] = ()
+    down: tuple[BatchMember, ...] = ()
+    short: dict[str, Amount] = {}
     skipped: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
     accepted: tuple[str, ...] = ()
@@ -236,6 +244,7 @@ class Replace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         up: Pods of a worker that were ready before, of those that it wants.
         at_once: How many of these may be down; the others are replaced when those have come up.
         first: Whether one of them goes first, alone.
+        since: Pods that are younger were made for those that were replaced: they are the first to try another template on.
     """
 
     pool: str
@@ -248,6 +257,7 @@ class Replace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     up: Amount = 0
     at_once: Amount = 0
     first: bool = False
+    since: Timestamp | None = None
 
 
 class Replaced(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -59,7 +59,7 @@ def choose_workers(pods: Iterable[KubePod], request: Replace) -> tuple[list[Kube
 
     Those that are down take nothing away and go at once; of the others as many as may be down, the oldest first. Who was
     evicted and has no successor yet is counted by being missed. As long as ``first`` is asked for and none has come up with the
-    template, one alone is tried.
+    template, one alone is tried: if one is down already by an earlier template, one that was made for it.
     """
     pods = list(pods)
     current = [pod for pod in pods if pod.metadata.labels.get(TEMPLATE_HASH) == request.hash]
@@ -72,9 +72,18 @@ def choose_workers(pods: Iterable[KubePod], request: Replace) -> tuple[list[Kube
     room = max((1 if alone else request.at_once) - down, 0)
     chosen = [pod for pod in outdated if pod not in up] + up[:room]
     if alone:  # a pod that is ready, for one that was down before would prove nothing
-        one = up[: min(room, 1)] if up else outdated[:1]
+        one = up[:1] if up and room else _made_since(request, outdated)[:1] or ([] if up else outdated[:1])
         chosen = [] if current else one
     return chosen, [pod for pod in outdated if pod not in chosen]
+
+
+def _made_since(request: Replace, pods: Iterable[KubePod]) -> list[KubePod]:
+    """Return the pods that are down and were made when pods were replaced already, the youngest first."""
+    if request.since is None:
+        return []
+    since = request.since.replace(microsecond=0)  # an API server tells whole seconds
+    young = [pod for pod in pods if not _is_up(pod) and (made := pod.metadata.created_at) is not None and made >= since]
+    return sorted(young, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name), reverse=True)
 
 
 def _is_up(pod: KubePod) -> bool:

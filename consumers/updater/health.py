@@ -17,13 +17,7 @@ def find_trouble(
     operator went on in spite of. None stops the way back, which may be what ends them. What was down before its replacement
     says nothing about the template, nor does what was on it before the way back began.
     """
-    tried = {one.name: one.was_ready for one in record.batch}
-    innocent = {*record.skipped, *(name for name, was_ready in tried.items() if not was_ready)}
-    looping = tuple(
-        m.name
-        for m in members
-        if m.crash_looping and is_current(m) and m.name not in innocent and (m.name in tried or not record.back)
-    )
+    looping = find_looping(record, members, is_current)
     if looping:
         return Verdict("CrashLooping", f"crash looping with template {record.target.hash}: {some(looping)}", looping)
     began = record.started_at
@@ -31,6 +25,17 @@ def find_trouble(
         return Verdict()
     firing = tuple(one.name for one in alerts if one.since >= began and one.name not in record.accepted)
     return Verdict("AlertsFiring", f"alerts of the pool fire: {some(firing)}", firing) if firing else Verdict()
+
+
+def find_looping(record: Rollout, members: Iterable[Member], is_current: IsCurrent) -> tuple[str, ...]:
+    """Return the members whose crash loop speaks against the template."""
+    tried = {one.name: one.was_ready for one in record.batch}
+    innocent = {*record.skipped, *(name for name, was_ready in tried.items() if not was_ready)}
+    return tuple(
+        m.name
+        for m in members
+        if m.crash_looping and is_current(m) and m.name not in innocent and (m.name in tried or not record.back)
+    )
 
 
 def judge_batch(

@@ -12,17 +12,19 @@
 """
 
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from consumers.updater.health import find_trouble, is_proven, judge_batch, judge_parts
+from consumers.updater.down import blamed, dropped
+from consumers.updater.health import find_looping, find_trouble, is_proven, judge_batch, judge_parts
+from consumers.updater.look import Look
 from consumers.updater.plan import FULL, plan_batch
-from consumers.updater.progress import ACTIVE, UNDER_WAY, begun, busy, fresh, interrupted, phase_of, stop_clock
+from consumers.updater.progress import ACTIVE, UNDER_WAY, begun, busy, fresh, phase_of, resumed, stop_clock, trimmed
 from consumers.updater.seen import Seen, without_pool
-from consumers.updater.verdict import IsCurrent, Verdict, some
-from schemas.rollout import ComponentSpec, Member, Reason, Rollout, Step, Template
-from schemas.rollout_template import member_hashes
+from consumers.updater.successors import given_up
+from consumers.updater.verdict import Verdict, some
+from schemas.rollout import ComponentSpec, Reason, Rollout, Step, Template
 from schemas.windows import is_open, next_opening
 
 
@@ -50,24 +52,8 @@ _REST: Final[dict[Reason, str]] = {
 }
 
 
-class _Step:
-    """One look at one record."""
-
-    def __init__(self, record: Rollout, spec: ComponentSpec, seen: Seen, now: datetime) -> None:
-        self.record = record
-        self.spec = spec
-        self.policy = spec.policy
-        self.alerts = seen.alerts
-        self.now = now
-        # What nothing makes anew would be gone for good: it is none of ours.
-        self.members = {member.name: member for member in seen.members if member.owned}
-        self.is_current = current_of(record.target)
-        self.outdated = [member for member in self.members.values() if not self._is_done(member)]
-
-    def _is_done(self, member: Member) -> bool:
-        # One without a UID has yet to be made, and will be made from what is wanted.
-        left_out = member.name in self.record.skipped and not member.ready
-        return self.is_current(member) or left_out or not member.uid
+class _Step(Look):
+    """The step that is due."""
 
     def next(self) -> Rollout | None:
         """Return the next revision."""
@@ -82,12 +68,6 @@ class _Step:
             return self._on_the_way()
         return self._at_rest()
 
-    def to(self, step: Step, **changes: Any) -> Rollout:
-        """Return the record with changes; what is not said about the present is not kept."""
-        said = {"reason": "", "message": "", "by": "", "due_at": None, "failed": ()}
-        count = {"updated": sum(map(self.is_current, self.members.values())), "total": len(self.members)}
-        return msgspec.structs.replace(self.record, step=step, changed_at=self.now, txn="", **said | count | changes)
-
     # At rest
 
     def _take_on(self, wanted: Template) -> Rollout:
@@ -96,8 +76,10 @@ class _Step:
         # All had the target of a way back before, so it stays what to go back to.
         settled = record.phase in ("synced", "rolled-back") or record.reason == "FirstSeen" or record.back
         previous = record.target if settled else record.previous
-        self.record = msgspec.structs.replace(record, target=wanted, previous=previous, rejected="", manual=False)
-        self.is_current = current_of(wanted)
+        if record.phase in ACTIVE | {"paused", "halted", "aborted"}:
+            looping = find_looping(record, self.members.values(), self.is_current)
+            record = msgspec.structs.replace(record, **blamed(record, looping, self.members))
+        self.take(msgspec.structs.replace(record, target=wanted, previous=previous, rejected="", manual=False))
         return self._begin("superseded" if record.phase in ACTIVE | {"paused", "halted"} else "started")
 
     def _begin(self, step: Step) -> Rollout:
@@ -170,9 +152,7 @@ class _Step:
             known = record.phase == "window" and record.due_at == next_opening(self.policy.windows, self.now)
             return None if known else self._await_window()
         if record.batch:  # interrupted by a pause, or by the end of a window
-            return self.to(
-                "continued", phase=phase_of(record), busy_since=self.now, batch=interrupted(record, self.now)
-            )
+            return self.to("continued", phase=phase_of(record), busy_since=self.now, batch=resumed(record, self.now))
         return self._begin_batch()
 
     def _end(self, trouble: Verdict) -> Rollout | None:
@@ -182,8 +162,10 @@ class _Step:
             return self._halt(trouble)
         allowed = (self.policy.auto_update or record.manual) and not self.policy.refused
         if not (allowed or record.back):
-            return self.to("recorded", phase="outdated", reason="AutoUpdateOff", message=self._why_off, batch=())
-        return None if self.outdated or record.batch else self._finish(())
+            return self.to(
+                "recorded", phase="outdated", reason="AutoUpdateOff", message=self._why_off, **dropped(record)
+            )
+        return None if self.unfinished or record.batch else self._finish(())
 
     def _await_quiet(self, trouble: Verdict) -> Rollout | None:
         """Alerts that came before the first batch are not its fault, but nothing is begun on top of them."""
@@ -203,17 +185,20 @@ class _Step:
             **stop_clock(self.record, self.now),
         )
 
-    def _begin_batch(self) -> Rollout:
+    def _begin_batch(self) -> Rollout | None:
         record = self.record
         canary = self.policy.canary and not record.back and not record.proven
         chosen, batch = plan_batch(
-            self.members.values(), self._is_done, self.policy.batch_percentage, record.progress, canary=canary
-        )
+            self.members.values(), self.is_done, self.policy.batch_percentage, record.progress,
+            canary=canary, first=self.down.first, down=self.down.count,
+        )  # fmt: skip
+        if not (chosen or self.down.owners):
+            return None
         return self.to(
             "batch",
             phase="canary" if canary else "batch",
             progress=batch.progress,
-            **begun(record, chosen, self.members.values(), self.now),
+            **begun(record, chosen, self.members.values(), self.now, down=self.down, is_current=self.is_current),
         )
 
     # Under way
@@ -228,29 +213,38 @@ class _Step:
             blocked = [one.name for one in record.batch if one.blocked]
             text += f"; could not replace {some(blocked)}: {record.message}" if blocked else ""
             return self._halt(Verdict("MaxDurationExceeded", text))
+        kept = trimmed(record, self.members, self.policy, self.is_current)
+        if kept != record.batch:
+            phase = record.phase if kept else "planned"
+            return self.to("continued", phase=phase, batch=kept, **{} if kept else stop_clock(record, self.now))
         if any(one.replaced_at is None for one in record.batch):
-            late = judge_parts(record, self.policy, self.now)
-            if late.reason:
-                return self._halt(late)
-            closed = not record.back and not is_open(self.policy.windows, self.now)
-            return self._await_window() if closed else None
+            return self._replacing()
         verdict = judge_batch(record, self.members, self.policy, self.is_current, self.now)
         if verdict.reason:
             return self._halt(verdict)
         return None if verdict.pending else self._pass(verdict.left)
 
+    def _replacing(self) -> Rollout | None:
+        late = judge_parts(self.record, self.policy, self.now)
+        if late.reason:
+            return self._halt(late)
+        closed = not self.record.back and not is_open(self.policy.windows, self.now)
+        return self._await_window() if closed else None
+
     def _pass(self, left: tuple[str, ...]) -> Rollout:
         skipped = tuple(sorted({*self.record.skipped, *left}))
         proven = self.record.proven or is_proven(self.record, self.members, self.is_current)
-        self.record = msgspec.structs.replace(self.record, skipped=skipped, proven=proven)
-        self.outdated = [member for member in self.outdated if not self._is_done(member)]
-        if not self.outdated:
+        short = given_up(self.record, self.members.values())
+        self.take(msgspec.structs.replace(self.record, skipped=skipped, proven=proven, short=short))
+        if not self.unfinished:
             return self._finish(left)
         due = self.now + timedelta(seconds=self.policy.batch_interval_s)
         return self.to("passed", phase="interval", batch=(), due_at=due, **stop_clock(self.record, self.now))
 
     def _halt(self, why: Verdict) -> Rollout:
         stopped = stop_clock(self.record, self.now)
+        if why.reason == "CrashLooping":
+            self.record = msgspec.structs.replace(self.record, **blamed(self.record, why.failed, self.members))
         return self.to("halted", phase="halted", reason=why.reason, message=why.message, failed=why.failed, **stopped)
 
     def _finish(self, left: tuple[str, ...]) -> Rollout:
@@ -264,15 +258,11 @@ class _Step:
             rejected="" if agrees else record.rejected,
             progress=FULL,
             batch=(),
+            down=(),
+            short={},
             manual=False,
             skipped=tuple(sorted(skipped)),
             reason="Completed",
             message=text,
             **stop_clock(record, self.now),
         )
-
-
-def current_of(template: Template) -> IsCurrent:
-    """Return what tells whether a member runs ``template``."""
-    hash_of = member_hashes(template)
-    return lambda member: member.hash == hash_of(member)

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from consumers.updater.down import carried
 from consumers.updater.progress import ACTIVE, fresh, stop_clock
 from schemas.rollout import Rollout, Step
 
@@ -47,8 +48,7 @@ def resume(record: Rollout, now: datetime, by: str) -> Rollout:
             )
         case "halted":
             # The others of the batch are still to come up: who goes on accepts those that are named, and no more down at once.
-            batch = tuple(one for one in record.batch if one.name not in record.failed)
-            return _ordered(record, "resumed", now, by, phase="planned", batch=batch, busy_s=0, **_accepted(record))
+            return _ordered(record, "resumed", now, by, phase="planned", busy_s=0, **_left(record), **_accepted(record))
         case "planned" if record.reason == "AlertsFiring":
             return _ordered(record, "resumed", now, by, **_accepted(record))
         case "outdated":
@@ -84,6 +84,20 @@ def rollback(record: Rollout, now: datetime, by: str) -> Rollout:
         raise OrderRefusedError(f"{_name(record)} {already}: change the pool's template instead")
     changes = fresh(record, now) | {"back": True, "target": record.previous, "previous": None}
     return _ordered(record, "rolled-back", now, by, **changes, rejected=record.target.hash)
+
+
+def _left(record: Rollout) -> dict[str, Any]:
+    """What halted it is under way no longer, but not forgotten: the next template begins with it."""
+    failed = {*record.failed}
+    if failed & {*record.owners} and record.reason == "NotReady":
+        # Clients that did not come back have no name: their owners are held to what they have.
+        short = {owner: had for owner, had in record.short.items() if owner not in failed}
+        return {"batch": (), "owners": {}, "short": short}
+    kept = tuple(one for one in record.batch if one.name not in failed)
+    if record.component == "client":
+        return {"batch": kept}
+    down = tuple(one for one in carried(record)["down"] if one.name not in {member.name for member in kept})
+    return {"batch": kept, "down": down}
 
 
 def _accepted(record: Rollout) -> dict[str, Any]:

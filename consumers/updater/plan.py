@@ -4,7 +4,7 @@ Source: upstream's batch arithmetic (component rolling update of its pool contro
 progress numbers in the pool's status. Where it divides by zero or takes more than a batch at once, this does not.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Final
 
 import msgspec
@@ -36,6 +36,11 @@ def batch_size(total: int, percentage: int) -> int:
     return -(-percentage * total // FULL)
 
 
+def most_down(total: int, percentage: int) -> int:
+    """Return the most members that may be down by our doing at a time."""
+    return min(batch_size(total, percentage), MOST)
+
+
 def next_batch(total: int, updated: int, percentage: int, progress: int) -> Batch:
     """Return the next batch of a rollout that has come to ``progress`` percent.
 
@@ -63,15 +68,29 @@ def plan_batch(
     progress: int,
     *,
     canary: bool = False,
+    first: Container[str] = (),
+    down: int = 0,
 ) -> tuple[tuple[Member, ...], Batch]:
     """Return the members to update now, and where that is in the rollout.
 
     Those that are down already come first, as replacing them takes nothing away; then the oldest, by creation and name. A
     canary is the oldest that is ready, for one that was down before would prove nothing.
+
+    Args:
+        members: All.
+        is_updated: Whether nothing is to be done for a member.
+        percentage: Members of a batch in percent of all.
+        progress: Percent that the batches so far lead to.
+        canary: Whether one goes alone.
+        first: Names of those that are down by our doing: they go before all, as the canary too.
+        down: How many are down by our doing. So many fewer others are taken.
     """
     members = tuple(members)
     outdated = [member for member in members if not is_updated(member)]
     batch = next_batch(len(members), len(members) - len(outdated), percentage, progress)
     outdated.sort(key=lambda member: (member.ready != canary, member.created_at, member.name))
-    size = min(batch.size, 1 if canary else MOST)
-    return tuple(outdated[:size]), msgspec.structs.replace(batch, size=size)
+    ours = [member for member in outdated if member.name in first]
+    others = [member for member in outdated if member.name not in first]
+    room = max(most_down(len(members), percentage) - down, 0)
+    chosen = (ours + others[:room])[: min(batch.size, 1 if canary else MOST)]
+    return tuple(chosen), msgspec.structs.replace(batch, size=len(chosen))

@@ -1,14 +1,15 @@
 """How far a rollout is: its phases, its clock, and the members that are under way. Pure."""
 
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 
-from consumers.updater.plan import batch_size
-from consumers.updater.successors import owner_of, ready_of
-from consumers.updater.verdict import some
+from consumers.updater.down import Down, carried, dropped, find_down, first_owners, taken_up
+from consumers.updater.plan import batch_size, most_down
+from consumers.updater.successors import owner_of, up_of
+from consumers.updater.verdict import IsCurrent, some
 from schemas.rollout import BatchMember, Member, Phase, Reason, Replace, Replaced, Rollout, UpdatePolicy
 from schemas.rollout_template import member_hashes
 
@@ -31,19 +32,33 @@ def fresh(record: Rollout, now: datetime) -> dict[str, Any]:
     """Return the fields with which a rollout begins."""
     return {
         "phase": "planned", "number": record.number + 1, "started_at": now, "back": False, "progress": 0, "batches": 0,
-        "proven": False, "batch": (), "skipped": (), "accepted": (), "busy_s": 0, "busy_since": None,
+        "proven": False, "skipped": (), "accepted": (), "busy_s": 0, "busy_since": None, **dropped(record),
     }  # fmt: skip
 
 
-def begun(record: Rollout, chosen: Collection[Member], members: Iterable[Member], now: datetime) -> dict[str, Any]:
-    """Return the fields with which a batch of these members begins."""
-    batch = tuple(
-        BatchMember(name=one.name, uid=one.uid, was_ready=one.ready, pods_ready=one.pods_ready) for one in chosen
-    )
-    owners = map(owner_of, chosen) if record.component == "client" else ()
+def begun(
+    record: Rollout,
+    chosen: Sequence[Member],
+    members: Iterable[Member],
+    now: datetime,
+    *,
+    down: Down,
+    is_current: IsCurrent,
+) -> dict[str, Any]:
+    """Return the fields with which a batch of these members begins; of none, one that awaits what owners of clients lack."""
+    batch = [taken_up(one, down, is_current, now) for one in chosen]
+    owners: dict[str, int] = {}
+    if record.component == "client":
+        more = first_owners(down, chosen) if chosen else down.owners
+        ready = up_of(record, members, map(owner_of, chosen) if chosen else down.owners)
+        owners = {owner: count + more.get(owner, 0) for owner, count in ready.items()}
+        batch = batch or [BatchMember(name=owner, uid="", replaced_at=now) for owner in owners]
+    names = {one.name for one in batch}
+    text = "waiting for" if all(one.replaced_at is not None for one in batch) else "replacing"
     return {
-        "batches": record.batches + 1, "batch": batch, "owners": ready_of(members, owners), "wanted": {},
-        "wanted_at": None, "busy_since": now, "message": f"replacing {some(one.name for one in batch)}",
+        "batches": record.batches + 1, "batch": tuple(batch), "owners": owners, "wanted": {}, "wanted_at": None,
+        "down": tuple(one for one in record.down if one.name not in names), "busy_since": now,
+        "message": f"{text} {some(names)}",
     }  # fmt: skip
 
 
@@ -54,9 +69,36 @@ def phase_of(record: Rollout) -> Phase:
     return "canary" if not (record.proven or record.back) and len(record.batch) == 1 else "batch"
 
 
-def interrupted(record: Rollout, now: datetime) -> tuple[BatchMember, ...]:
+def resumed(record: Rollout, now: datetime) -> tuple[BatchMember, ...]:
     """Return the batch of a rollout that goes on: what was replaced in part is given its time again."""
     return tuple(one if one.part_at is None else msgspec.structs.replace(one, part_at=now) for one in record.batch)
+
+
+def trimmed(
+    record: Rollout, members: Mapping[str, Member], policy: UpdatePolicy, is_current: IsCurrent
+) -> tuple[BatchMember, ...]:
+    """Return the batch as it is to go on now.
+
+    One that was planned when more could be down, before the percentage was lowered or members left, gives back those that are
+    up and whose turn has not come. One that had no pod when the batch began is replaced if it got one of another template.
+    """
+    batch = [_appeared(one, members.get(one.name), is_current) for one in record.batch]
+    away = find_down(msgspec.structs.replace(record, **carried(record)), members, is_current)
+    begun = sum(one.replaced_at is None and one.part_at is not None and one.name not in away.first for one in batch)
+    room = max(most_down(len(members), policy.batch_percentage) - away.count - begun, 0)
+    up = [one for one in batch if one.replaced_at is None and one.part_at is None and _is_up(members.get(one.name))]
+    back = {one.name for one in up[room:]}
+    return tuple(one for one in batch if one.name not in back)
+
+
+def _is_up(member: Member | None) -> bool:
+    return member is not None and member.ready and not member.crash_looping
+
+
+def _appeared(one: BatchMember, member: Member | None, is_current: IsCurrent) -> BatchMember:
+    if one.uid or member is None or not member.uid or is_current(member):
+        return one
+    return msgspec.structs.replace(one, uid=member.uid, replaced_at=None)
 
 
 def busy(record: Rollout, now: datetime) -> int:
@@ -88,6 +130,7 @@ def request_of(record: Rollout, one: BatchMember, member: Member, policy: Update
         pool=record.pool, component=record.component, name=one.name, uid=one.uid, template=record.target,
         hash=member_hashes(record.target)(member), isolation=member.isolation, up=min(one.pods_ready, wanted),
         at_once=batch_size(wanted, policy.batch_percentage), first=record.phase == "canary" and one.pods_ready > 0,
+        since=one.since,
     )  # fmt: skip
 
 

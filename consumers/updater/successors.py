@@ -23,18 +23,29 @@ def owner_of(member: Member) -> str:
     return f"{member.name.rpartition('/')[0]}/{member.owner}"
 
 
-def ready_of(members: Iterable[Member], owners: Iterable[str]) -> dict[str, int]:
-    """Return how many pods of each of these owners are ready."""
-    ready = Counter(owner_of(member) for member in members if member.ready)
+def up_of(record: Rollout, members: Iterable[Member], owners: Iterable[str]) -> dict[str, int]:
+    """Return how many pods of each of these owners are ready, or are accepted as they are.
+
+    Pods that were evicted in an earlier batch do not count, though they may still be seen.
+    """
+    gone = {(one.name, one.uid) for one in record.down}
+    up = (m for m in members if (m.ready or m.name in record.skipped) and (m.name, m.uid) not in gone)
+    ready = Counter(map(owner_of, up))
     return {owner: ready[owner] for owner in sorted(set(owners))}
 
 
 def missing(record: Rollout, members: Iterable[Member]) -> dict[str, int]:
     """Return the owners of the batch that have fewer ready pods than before it, all being evicted, and how many fewer."""
-    if record.component != "client" or any(one.replaced_at is None for one in record.batch):
+    if record.component != "client" or any(one.replaced_at is None for one in record.batch) or not record.batch:
         return {}
-    ready = ready_of(members, record.owners)
+    ready = up_of(record, members, record.owners)
     return {owner: before - ready[owner] for owner, before in record.owners.items() if before > ready[owner]}
+
+
+def given_up(record: Rollout, members: Iterable[Member]) -> dict[str, int]:
+    """Return what owners are still held to after a batch that went well: not to what they want no more."""
+    less = missing(record, members)
+    return {owner: max(had - less.get(owner, 0), 0) for owner, had in record.short.items()}
 
 
 def told(record: Rollout, wanted: Mapping[str, int], policy: UpdatePolicy, now: datetime) -> Rollout | None:
@@ -58,7 +69,7 @@ def judge_return(record: Rollout, members: Iterable[Member], limit: timedelta, n
     if now < _last(record, now) + limit or not _asked_in_the_end(record, within_s, now):
         return Verdict(pending=True)
     text = f"{sum(short.values())} fewer pods are ready than before the batch, {within_s} s after their eviction"
-    return Verdict("NotReady", f"{text}: {some(short)}")
+    return Verdict("NotReady", f"{text}: {some(short)}", tuple(sorted(short)))
 
 
 def _still(record: Rollout, owner: str, less: int) -> int:

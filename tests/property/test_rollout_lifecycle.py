@@ -1,4 +1,8 @@
-"""Any order of events, orders of people and troubles: never more than a batch, nobody twice, and it comes to an end."""
+"""Any order of events, orders of people and troubles: never more than a batch, nobody twice, and it comes to an end.
+
+Templates follow one another, some of them broken. The world that is played against counts who is down by our doing, over all of
+them, and fails when one more is taken down than a batch may have.
+"""
 
 import contextlib
 import math
@@ -8,18 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumers.updater import orders
-from schemas.rollout import Template, UpdatePolicy
-from tests.unit.updater.world import LAST, NEW, NEWER, OLD, POLICY, World
+from schemas.rollout import Component, Template, UpdatePolicy
+from tests.unit.updater.world import LAST, NEW, NEWER, OLD, OTHER, POLICY, World
 
 ORDERS = {"pause": orders.pause, "resume": orders.resume, "abort": orders.abort, "rollback": orders.rollback}
 WORDS = (
-    "new", "newer", "join", "leave", "block", "free", "crash", "heal", "alert", "quiet", "gone", "back", "resize", "part", *ORDERS
+    "want", "want", "break", "break", "join", "leave", "block", "free", "crash", "heal", "alert", "quiet", "gone", "back",
+    "resize", "part", *ORDERS,
 )  # fmt: skip
+TEMPLATES = (OLD, NEW, NEWER, OTHER)
 EVENTS = st.lists(st.tuples(st.sampled_from(["step", *WORDS]) | st.just("step"), st.integers(0, 19)), max_size=40)
 
 
 def heal(world: World) -> None:
     world.crashing.clear()
+    world.broken.clear()
     for sick in [m for m in world.members.values() if m.crash_looping]:
         world.members[sick.name] = msgspec.structs.replace(sick, crash_looping=False, ready=True)
 
@@ -37,8 +44,8 @@ class Play(World):
         most: The greatest percentage that a batch may have had.
     """
 
-    def __init__(self, count: int, policy: UpdatePolicy) -> None:
-        super().__init__(count, policy=policy)
+    def __init__(self, count: int, component: Component, policy: UpdatePolicy) -> None:
+        super().__init__(count, component, policy)
         self.away = self.spec
         self.most = policy.batch_percentage
 
@@ -64,16 +71,21 @@ def in_part(world: World, name: str) -> None:
     world.parts[name] = 1
 
 
+def leave(world: World, name: str) -> None:
+    world.members.pop(name, None)
+    world.ours.discard(name)
+
+
 PLAYS = {
     "step": lambda world, _: world.step(),
-    "new": lambda world, _: want(world, NEW),
-    "newer": lambda world, _: want(world, NEWER),
+    "want": lambda world, name: want(world, TEMPLATES[int(name[1:]) % 4]),
+    "break": lambda world, name: world.broken.add(TEMPLATES[int(name[1:]) % 4].hash),
     "gone": lambda world, _: take_away(world),
     "back": lambda world, _: setattr(world, "spec", world.spec or world.away),
     "resize": lambda world, name: resize(world, 5 * int(name[1:]) + 1),
     "part": in_part,
     "join": lambda world, _: world.add(f"j{world.made}", OLD),
-    "leave": lambda world, name: world.members.pop(name, None),
+    "leave": leave,
     "block": lambda world, name: world.blocked.update({name: "budget"}),
     "free": lambda world, _: (world.blocked.clear(), world.parts.clear()),
     "crash": lambda world, name: world.crashing.add(name),
@@ -90,9 +102,11 @@ def play(world: Play, event: str, which: int) -> None:
 
 
 @settings(deadline=None, max_examples=100)
-@given(st.integers(1, 20), st.integers(1, 100), st.booleans(), EVENTS)
-def test_whatever_happens(count: int, percentage: int, canary: bool, events: list[tuple[str, int]]) -> None:
-    world = Play(count, msgspec.structs.replace(POLICY, batch_percentage=percentage, canary=canary))
+@given(st.integers(1, 20), st.sampled_from(["hypervisor", "client"]), st.integers(1, 100), st.booleans(), EVENTS)
+def test_whatever_happens(
+    count: int, component: Component, percentage: int, canary: bool, events: list[tuple[str, int]]
+) -> None:
+    world = Play(count, component, msgspec.structs.replace(POLICY, batch_percentage=percentage, canary=canary))
     world.want(NEW)
     world.settle()
     for event, which in events:

@@ -39,7 +39,7 @@ def test_who_was_scaled_down_in_mid_batch_is_missed_by_nobody(*, wanted: int, ha
     world.run(lambda world: world.phase != "batch")
     assert (world.phase == "halted") == halts
     if not halts:
-        world.stuck = set()
+        world.stuck, world.ours = set(), set()
         world.run()
         assert (world.phase, world.on(NEW)) == ("synced", set(world.members))
 

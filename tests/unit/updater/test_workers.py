@@ -26,7 +26,9 @@ def pod(number: int, made_from: str = "old", *, ready: bool = True, **meta: Any)
     return msgspec.convert({"metadata": stated | meta, "spec": {}, "status": status}, KubePod)
 
 
-def choose(pods: list[KubePod], up: int = 0, at_once: int = 0, *, first: bool = False) -> tuple[list[str], list[str]]:
+def choose(
+    pods: list[KubePod], up: int = 0, at_once: int = 0, *, first: bool = False, since: datetime | None = None
+) -> tuple[list[str], list[str]]:
     request = Replace(
         pool="p",
         component="worker",
@@ -37,6 +39,7 @@ def choose(pods: list[KubePod], up: int = 0, at_once: int = 0, *, first: bool = 
         up=up,
         at_once=at_once,
         first=first,
+        since=since,
     )
     now, later = choose_workers(pods, request)
     return [one.metadata.name for one in now], [one.metadata.name for one in later]
@@ -67,6 +70,15 @@ def test_a_canary_s_first_pod_goes_alone_until_it_has_come_up() -> None:
     lone = {"up": 1, "at_once": 1, "first": True}
     assert choose([pod(0)], **lone) == (["w-0"], [])
     assert choose([pod(0, ready=False)], **lone) == (["w-0"], [])  # it went down meanwhile
+
+
+def test_the_pods_that_an_earlier_template_left_down_are_the_canary_of_the_next() -> None:
+    pods = [pod(0, ready=False), pod(1), pod(2), pod(5, "broken", ready=False), pod(6, "broken", ready=False)]
+    began = START + timedelta(minutes=4, seconds=30)
+    assert choose(pods, up=4, at_once=2, first=True, since=began) == (["w-6"], ["w-0", "w-1", "w-2", "w-5"])
+    assert choose(pods, up=4, at_once=2, since=began) == (["w-0", "w-5", "w-6"], ["w-1", "w-2"])  # nobody who is up
+    not_yet = pods[:3]
+    assert choose(not_yet, up=3, at_once=2, first=True, since=began) == ([], ["w-0", "w-1", "w-2"])
 
 
 def test_as_many_may_be_down_as_the_percentage_says_of_those_that_are_wanted() -> None:

@@ -1,4 +1,7 @@
-"""A cluster of members in memory, and a clock that jumps: what the pure updater is played against."""
+"""A cluster of members in memory, and a clock that jumps: what the pure updater is played against.
+
+It counts by itself who is down by our doing, over successive templates, and lets nobody be taken down beyond one batch.
+"""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -7,6 +10,8 @@ from typing import Any
 import msgspec
 
 from consumers.updater.lifecycle import advance
+from consumers.updater.orders import resume
+from consumers.updater.plan import most_down
 from consumers.updater.progress import due, replaced, to_replace
 from consumers.updater.seen import Seen
 from consumers.updater.successors import UNKNOWN, missing, told
@@ -15,7 +20,7 @@ from schemas.rollout import Component, ComponentSpec, Member, Replaced, Rollout,
 from schemas.rollout_template import make_template, member_hashes
 
 START = datetime(2026, 3, 2, 12, tzinfo=UTC)
-OLD, NEW, NEWER, LAST = (make_template({"image": f"i:{n}"}) for n in (1, 2, 3, 4))
+OLD, NEW, NEWER, LAST, OTHER = (make_template({"image": f"i:{n}"}) for n in (1, 2, 3, 4, 5))
 OWNER = "apps/v1/ReplicaSet/r"
 POLICY = UpdatePolicy(auto_update=True, batch_percentage=20, batch_interval_s=60, canary=False)
 
@@ -36,6 +41,8 @@ class World:
         self.made = 0
         self.rises: dict[str, datetime] = {}
         self.crashing: set[str] = set()
+        self.broken: set[str] = set()
+        self.ours: set[str] = set()
         self.blocked: dict[str, str] = {}
         self.stuck: set[str] = set()
         self.wanted: dict[str, int] = {}
@@ -69,6 +76,8 @@ class World:
 
     def order(self, order: Callable[[Rollout, datetime, str], Rollout]) -> None:
         assert self.record is not None
+        if order is resume and self.record.phase == "halted" and self.component == "client":
+            self.ours.clear()  # accepted, whatever did not come back
         self._keep(order(self.record, self.now, "somebody"))
 
     def settle(self) -> None:
@@ -108,11 +117,31 @@ class World:
         self.touched.append(one.name)
         self.touches.append((self.record.number, one.name))
         name = one.name if self.component != "client" else f"{one.name}x"
+        self._take_down(member, name)
         del self.members[one.name]
         if one.name not in self.stuck:
-            self.add(name, self.record.target, ready=False, crash_looping=one.name in self.crashing, owner=member.owner)
+            looping = one.name in self.crashing or self.record.target.hash in self.broken
+            self.add(name, self.record.target, ready=False, crash_looping=looping, owner=member.owner)
             self.rises[name] = self.now + timedelta(seconds=10)
         return Replaced(outcome="done")
+
+    def down_by_us(self) -> set[str]:
+        """Return who was up before it was replaced and has not been since, but for those accepted as they are."""
+        assert self.record is not None
+        up = {name for name, member in self.members.items() if member.ready and not member.crash_looping}
+        self.ours -= up if self.component == "client" else up | (self.ours - set(self.members))
+        return self.ours - set(self.record.skipped)
+
+    def _take_down(self, member: Member, successor: str) -> None:
+        down = self.down_by_us()
+        if member.ready:
+            assert self.spec is not None
+            most = most_down(sum(one.owned for one in self.members.values()), self.spec.policy.batch_percentage)
+            assert len(down | {member.name}) <= most, (
+                f"{sorted(down)} are down by us, and {member.name} is taken down too"
+            )
+        if member.ready or member.name in self.ours:
+            self.ours = self.ours - {member.name} | {successor}
 
     def step(self) -> bool:
         """Jump to the next instant at which anything can happen, and settle; return whether there was one."""
@@ -126,7 +155,7 @@ class World:
         self.now = max(self.now, min(instants))
         for name in [name for name, at in self.rises.items() if at <= self.now]:
             del self.rises[name]
-            if name in self.members and name.rstrip("x") not in self.crashing:
+            if name in self.members and not self.members[name].crash_looping:
                 self.members[name] = msgspec.structs.replace(self.members[name], ready=True)
         self.settle()
         return True

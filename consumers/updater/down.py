@@ -1,0 +1,151 @@
+"""Who is down by our doing, over successive templates. Pure.
+
+A batch that is dropped before its members have come up, by a newer template, a way back or a policy, leaves them down. They are
+remembered, so that however many templates follow one another, and however many of these are broken, no more are ever down by our
+doing than one batch may have: those that are down go first, also as the canary, and others only while there is room beside them.
+Whom an operator has accepted as it is (``resume``) is not counted until another template comes.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from consumers.updater.successors import owner_of, up_of
+from consumers.updater.verdict import IsCurrent
+from schemas.rollout import BatchMember, Member, Rollout
+
+
+class Down(msgspec.Struct, frozen=True):
+    """Who is down by our doing now, but for the batch under way.
+
+    Attributes:
+        first: What can be replaced, or awaited, at no cost, by name, as it was before.
+        count: Members that are down.
+        owners: Clients that each owner lacks.
+    """
+
+    first: dict[str, BatchMember] = {}
+    count: int = 0
+    owners: dict[str, int] = {}
+
+
+def carried(record: Rollout) -> dict[str, Any]:
+    """Return the fields that remember the batch under way when it is dropped.
+
+    Those whose replacement was not confirmed are down only if they are seen to be: they may have been replaced all the same.
+    """
+    now = {one.name for one in record.batch}
+    kept = [one for one in record.down if one.name not in now]
+    if record.component == "client":
+        gone = [one for one in record.batch if one.uid and one.replaced_at is not None]
+        owners = record.owners if record.batch else {}
+        short = {owner: max(record.short.get(owner, 0), owners.get(owner, 0)) for owner in {*record.short, *owners}}
+        return {"down": (*kept, *gone), "short": dict(sorted(short.items()))}
+    taken = [_remembered(record, one) for one in record.batch if one.was_ready or one.pods_ready]
+    return {"down": (*kept, *taken), "short": {}}
+
+
+def dropped(record: Rollout) -> dict[str, Any]:
+    """Return the fields of a record whose batch is dropped, whether or not its members have come up."""
+    return {"batch": (), **carried(record)}
+
+
+def _remembered(record: Rollout, one: BatchMember) -> BatchMember:
+    # A workload keeps its UID; of a node the pod with that UID is the one that was removed, and may still be seen.
+    uid = one.uid if one.replaced_at is not None and record.component == "hypervisor" else ""
+    return BatchMember(
+        name=one.name, uid=uid, was_ready=one.was_ready, pods_ready=one.pods_ready, since=one.since or record.started_at
+    )
+
+
+def blamed(record: Rollout, names: Iterable[str], members: Mapping[str, Member]) -> dict[str, Any]:
+    """Return the fields that remember members that came up and crash loop since."""
+    looping = [members[name] for name in names if name in members]
+    if record.component == "client":
+        lost = Counter(map(owner_of, looping))
+        ready = up_of(record, members.values(), lost)
+        short = {owner: max(record.short.get(owner, 0), ready[owner] + lost[owner]) for owner in lost}
+        return {"short": dict(sorted((record.short | short).items()))}
+    known = {one.name for one in (*record.batch, *record.down)}
+    added = [
+        BatchMember(name=one.name, uid="", pods_ready=one.wanted or one.pods, since=record.started_at)
+        for one in looping
+        if one.name not in known
+    ]
+    return {"down": (*record.down, *added)}
+
+
+def find_down(record: Rollout, members: Mapping[str, Member], is_current: IsCurrent) -> Down:
+    """Return who is down by our doing, beside the batch under way."""
+    if record.component == "client":
+        return _clients(record, members.values(), is_current)
+    first: dict[str, BatchMember] = {}
+    unseen = 0
+    for one in record.down:
+        member = members.get(one.name)
+        if member is None or one.name in record.skipped:
+            continue
+        if _is_seen(one, member):
+            unseen += 1  # removed, and what came after it is yet to be seen
+        elif _is_down(one, member):
+            first[one.name] = one
+    return Down(first, len(first) + unseen)
+
+
+def remembered(record: Rollout, members: Mapping[str, Member]) -> dict[str, Any]:
+    """Return the fields without those that are up again, or gone."""
+    client = record.component == "client"
+    test: Callable[[BatchMember, Member], bool] = _is_seen if client else _may_be_down
+    down = tuple(one for one in record.down if one.name in members and test(one, members[one.name]))
+    ready = up_of(record, members.values(), record.short)
+    return {"down": down, "short": {owner: had for owner, had in record.short.items() if ready[owner] < had}}
+
+
+def _clients(record: Rollout, members: Collection[Member], is_current: IsCurrent) -> Down:
+    ready = up_of(record, members, record.short)
+    lacks = {owner: had - ready[owner] for owner, had in record.short.items() if had > ready[owner]}
+    gone = {(one.name, one.uid) for one in record.down}
+    first: dict[str, BatchMember] = {}
+    for owner, lack in lacks.items():
+        theirs = [m for m in members if not m.ready and owner_of(m) == owner and (m.name, m.uid) not in gone]
+        theirs = [m for m in theirs if m.name not in record.skipped]
+        # The youngest were made for those that were evicted. What is made from the right template already only has to come up.
+        stale = sorted((m for m in theirs if not is_current(m)), key=lambda m: (m.created_at, m.name), reverse=True)
+        left = max(lack - (len(theirs) - len(stale)), 0)
+        first |= {m.name: BatchMember(name=m.name, uid=m.uid) for m in stale[:left]}
+    return Down(first, sum(lacks.values()), lacks)
+
+
+def _is_down(one: BatchMember, member: Member) -> bool:
+    well = member.ready and not member.crash_looping
+    if member.component == "worker":
+        wanted = min(one.pods_ready, member.wanted or member.pods)
+        return member.pods_ready < wanted or (one.was_ready and not well)
+    return not well
+
+
+def _may_be_down(one: BatchMember, member: Member) -> bool:
+    return not one.uid or _is_seen(one, member) or _is_down(one, member)
+
+
+def _is_seen(one: BatchMember, member: Member) -> bool:
+    return bool(one.uid) and one.uid == member.uid
+
+
+def first_owners(down: Down, chosen: Iterable[Member]) -> Counter[str]:
+    """Return how many clients of each owner are brought up by replacing these, beside those that are ready."""
+    return Counter(owner_of(one) for one in chosen if one.name in down.first)
+
+
+def taken_up(one: Member, down: Down, is_current: IsCurrent, now: datetime) -> BatchMember:
+    """Return a member as it enters a batch; of one that is down by our doing it counts how it was before that."""
+    known = down.first.get(one.name)
+    if known is None:
+        return BatchMember(name=one.name, uid=one.uid, was_ready=one.ready, pods_ready=one.pods_ready, since=now)
+    # What has the right template already only has to come up.
+    return msgspec.structs.replace(
+        known, uid=one.uid, since=known.since or now, replaced_at=now if is_current(one) else None, blocked=""
+    )
