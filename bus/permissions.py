@@ -73,7 +73,10 @@ ROLES: Final[dict[str, Grants]] = {
             _SCHEDULE,
             _EVICT,
         ),
-        subscribe=tuple(f"gpubus.rpc.extender.{verb}" for verb in ("filter", "prioritize", "bind", "offered")),
+        subscribe=(
+            *(f"gpubus.rpc.extender.{verb}" for verb in ("filter", "prioritize", "bind", "offered")),
+            "gpubus.rpc.resize",
+        ),
     ),
     "inspector": Grants(publish=("gpubus.rpc.mutate.understand",), subscribe=("gpubus.rpc.inspect",)),
     "mutator": Grants(
@@ -124,6 +127,7 @@ ROLES: Final[dict[str, Grants]] = {
             "gpubus.state.defrag.*",
             "gpubus.capacity.*",
             "gpubus.rpc.inspect",
+            "gpubus.rpc.resize",
             "gpubus.timer.scaling.>",
             "gpubus.timer.capacity.*",
             "$JS.API.STREAM.PURGE.TICK",

@@ -8,7 +8,7 @@ from schemas.cluster import Amount, Isolation
 from schemas.hardware import Partition
 
 Outcome = Literal["allocated", "unschedulable", "released", "evicted"]
-Way = Literal["native", "extender"]
+Way = Literal["native", "extender", "resize"]
 
 
 class GpuGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

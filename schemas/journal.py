@@ -8,6 +8,8 @@ Steps are arrays in JSON, their first element the kind, because there are severa
 the end of a step, and kinds of step; a reader that meets a kind it does not know must stop.
 """
 
+from collections.abc import Iterable
+
 import msgspec
 
 from schemas.cluster import Amount
@@ -105,6 +107,14 @@ class Drop(msgspec.Struct, frozen=True, array_like=True, tag="drop", gc=False):
     node: str
 
 
+class Restore(msgspec.Struct, frozen=True, array_like=True, tag="restore", gc=False):
+    """A pod holds on a node again what the node's ledger record at ``seq`` lists for it: what it was to hold instead is not."""
+
+    pod_uid: str
+    node: str
+    seq: Amount
+
+
 class Adopt(msgspec.Struct, frozen=True, array_like=True, tag="adopt", gc=False):
     """The node holds what its ledger record at ``seq`` lists and nothing else; 0: nothing."""
 
@@ -129,7 +139,12 @@ class Tell(msgspec.Struct, frozen=True, array_like=True, tag="tell", gc=False):
     message: str
 
 
-Step = Saw | Count | Place | Free | Drop | Adopt | Freeze | Tell | Preempt
+Step = Saw | Count | Place | Free | Drop | Adopt | Freeze | Tell | Preempt | Restore
+
+
+def referred(steps: Iterable[Step]) -> list[int]:
+    """Return the LEDGER sequences of the records that steps refer to."""
+    return [step.seq for step in steps if isinstance(step, (Adopt, Restore)) and step.seq]
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):

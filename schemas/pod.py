@@ -158,8 +158,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Command: find a place for this pod. Carries the request so that the allocator need not hold every pod.
 
     Attributes:
-        way: Who asks: the watcher, or a kube-scheduler whose extender we are.
-        node: The only node that it may go to: kube-scheduler has chosen it.
+        way: Who asks: the watcher, a kube-scheduler whose extender we are, or the scaler for a pod that stands and is to hold
+            more or less where it is.
+        node: The only node that it may go to: kube-scheduler has chosen it, or it stands there.
         created_s: Second since the epoch at which the pod was created, from which its eviction protection counts; 0 if unknown.
     """
 

@@ -6,6 +6,7 @@ import msgspec
 
 from schemas.dialects.tf_defaults import GpuAmounts, GpuResources
 from schemas.event import Timestamp
+from schemas.ledger import Allocation
 from schemas.units import Amount
 
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -103,6 +104,8 @@ class WorkloadUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         held: The most that one worker used in the newest samples; no advice goes below its VRAM.
         external_at: When the external scaler was asked for the last time.
         external: What it answered.
+        applied: Workers that hold what is advised, where advice is carried out.
+        problem: Why a worker does not.
     """
 
     namespace: str
@@ -118,3 +121,12 @@ class WorkloadUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     external_at: Timestamp | None = None
     external: Advice | None = None
     advice: Advice = Advice()
+    applied: Amount = 0
+    problem: str = ""
+
+
+class Resized(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Answer to who wants a pod that stands to hold other amounts: what it holds, or why it does not hold that."""
+
+    allocation: Allocation | None = None
+    error: str = ""

@@ -26,6 +26,7 @@ class Addition:
 
     Attributes:
         formation: The members that it is placed together with or not at all.
+        instead: What the pod holds there already and is to hold no more; None for one that comes.
     """
 
     command: Schedule
@@ -34,6 +35,7 @@ class Addition:
     decision: Decision
     encoded: msgspec.Raw
     formation: "Formation | None" = None
+    instead: Allocation | None = None
 
     @property
     def uid(self) -> str:
@@ -214,7 +216,8 @@ class Book:
         self.newest = link(commit.payload)
         for item in commit.items:
             if isinstance(item, Addition) and item.uid in commit.held:
-                commit.held[item.uid] = msgspec.structs.replace(item.allocation, since=seq)
+                since = item.instead.since if item.instead is not None else seq
+                commit.held[item.uid] = msgspec.structs.replace(item.allocation, since=since)
             elif isinstance(item, Keep) and item.uid in commit.holds:
                 commit.holds[item.uid] = kept_since(item.hold, seq)
         self.held, self.holds = commit.held, commit.holds
@@ -261,7 +264,8 @@ def kept_since(hold: Hold, seq: int) -> Hold:
 def _apply(held: dict[str, Allocation], holds: dict[str, Hold], item: Item) -> None:
     match item:
         case Addition():
-            held[item.uid] = item.allocation
+            since = item.instead.since if item.instead is not None else 0
+            held[item.uid] = msgspec.structs.replace(item.allocation, since=since) if since else item.allocation
             holds.pop(HOLD + item.uid, None)  # the pod has what was kept for it
         case Keep():
             for key in item.displaced:

@@ -25,7 +25,9 @@ from consumers.allocator.making import Making
 from consumers.allocator.mind import Mind
 from consumers.allocator.placing import Placing
 from consumers.allocator.releasing import Releasing
+from consumers.allocator.resizing import Resizing
 from schemas.extender import Offer
+from schemas.ledger import Allocation
 from schemas.pod import Release, Schedule, Waiting
 
 SEEKERS_PER_SWEEP = 16
@@ -46,6 +48,7 @@ class Core:
         self.counters, self.decider, self.journal = mind.counters, mind.decider, mind.journal
         self.offers, self.rooms = mind.offers, mind.rooms
         self._keeping = Keeping(mind)
+        self._resizing = Resizing(mind)
         self._placing = Placing(mind, self._keeping)
         self._making = Making(mind, self._keeping, self._placing)
         self._releasing = Releasing(mind, self._keeping, self._placing)
@@ -90,6 +93,14 @@ class Core:
         else:
             self._placing.settle_offer(command, kept, token)
         return ""
+
+    def resize(self, command: Schedule, token: object) -> str:
+        """Have a pod hold other amounts where it stands; see :meth:`Resizing.resize`."""
+        return self._resizing.resize(command, token)
+
+    def held(self, uid: str, node: str) -> Allocation | None:
+        """Return what a pod holds on a node by the ledger."""
+        return self.mind.shelf.book(node).held.get(uid)
 
     def release(self, command: Release, token: object) -> None:
         """Give back what a pod holds."""

@@ -4,7 +4,7 @@ from typing import Final
 
 from consumers.allocator.engine import ENGINE_VERSION
 from schemas.decision import Decision
-from schemas.journal import Adopt, Count, Drop, Free, Freeze, Place, Preempt, Saw, Step, Tell, Turn
+from schemas.journal import Adopt, Count, Drop, Free, Freeze, Place, Preempt, Restore, Saw, Step, Tell, Turn
 from schemas.pod import Release, Schedule
 from schemas.quota import Usage
 
@@ -63,6 +63,10 @@ class Journal:
     def drop(self, uid: str, node: str) -> None:
         """What a pod held on a node counts no more."""
         self._add(Drop(uid, node))
+
+    def restore(self, uid: str, node: str, seq: int) -> None:
+        """A pod holds again on a node what the node's record at ``seq`` says."""
+        self._add(Restore(uid, node, seq))
 
     def adopt(self, node: str, seq: int) -> None:
         """The node holds what its record at ``seq`` says."""

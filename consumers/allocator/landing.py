@@ -1,5 +1,7 @@
 """What the ledger shows: our own records, which are announced then, and those of others, which ours may have come after."""
 
+from collections.abc import Mapping
+
 from bus import codec
 from bus.chain import link
 from bus.errors import UndecodableError
@@ -12,7 +14,7 @@ from consumers.allocator.losing import Losing
 from consumers.allocator.mind import Mind
 from consumers.allocator.placing import Placing
 from consumers.allocator.releasing import Releasing
-from schemas.ledger import HOLD, NodeRecord
+from schemas.ledger import HOLD, Allocation, NodeRecord
 
 
 class Landing:
@@ -43,9 +45,17 @@ class Landing:
         commit = mind.shelf.landed(book, seq)
         mind.rooms.note(book.node, kept, book.holds)
         if mind.quotas or mind.shelf.knows_gangs:
-            gone, come = before.keys() - book.held.keys(), book.held.keys() - before.keys()
-            mind.sealer.settle(book.node, [before[uid] for uid in gone], [book.held[uid] for uid in come])
+            self._count(book, before)
         return commit
+
+    def _count(self, book: Book, before: Mapping[str, Allocation], seq: int = 0) -> None:
+        """Count against quotas and gangs what a node's pods hold now; ``seq`` is given where that is by another's record."""
+        mind, after = self._mind, book.held
+        other = [uid for uid, now in after.items() if (was := before.get(uid)) is not None and not was.says_as(now)]
+        gone, come = before.keys() - after.keys(), after.keys() - before.keys()
+        mind.sealer.settle(book.node, [before[uid] for uid in (*gone, *other)], [after[uid] for uid in (*come, *other)])
+        if other and seq:  # some may hold less than before
+            mind.cluster.grow_by_ledger(book.node, seq)
 
     def on_node(self, node: str, record: Record) -> None:
         """A ledger record of ``node``, in stream order.
@@ -124,7 +134,7 @@ class Landing:
             mind.cluster.recheck(key.removeprefix(HOLD))
         items = self._losing.overtaken(book)
         gone, come = before.keys() - book.held.keys(), book.held.keys() - before.keys()
-        mind.sealer.settle(book.node, [before[uid] for uid in gone], [book.held[uid] for uid in come])
+        self._count(book, before, seq)
         mind.quotas.node_readable(book.node, readable=True)
         for uid in gone:
             mind.places.remove(uid, book.node, seq)
@@ -173,6 +183,10 @@ class Landing:
         mind = self._mind
         mind.decider.settled(item.uid)
         mind.ageless[node] = None
+        if item.instead is not None:
+            mind.cluster.grow_by_ledger(node, seq)
+            mind.announce(f"{item.uid}:{seq}:resized", item.decision, item.token, item.encoded)
+            return
         mind.places.add(item.uid, node, seq)
         self._keeping.give_up(item.uid, "Placed", node)
         if self._releasing.undo_duplicate(item.uid, node):

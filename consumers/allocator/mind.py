@@ -1,6 +1,7 @@
 """What one allocator knows, what it has on its way, and what it wants done: everything that its parts share.
 
 The parts of the core work on this. :mod:`~consumers.allocator.keeping` sees to the room that is kept for pods,
+:mod:`~consumers.allocator.resizing` has pods hold more or less where they stand,
 :mod:`~consumers.allocator.placing` finds places, :mod:`~consumers.allocator.making` has others evicted,
 :mod:`~consumers.allocator.releasing` gives back, :mod:`~consumers.allocator.losing` has decided anew what others came before, and
 :mod:`~consumers.allocator.landing` hears what became of it all. Each may use those named before it, never those after.
@@ -108,8 +109,18 @@ class Mind:
         """A pod that is queued does not leave: what it was to hold counts no more."""
         book = self.shelf.book(addition.decision.node)
         book.queued.remove(addition)
+        if addition.instead is not None:
+            self.restore(addition.uid, book)
+            return
         self.snapshot.remove(book.node, addition.uid)
         self.journal.drop(addition.uid, book.node)
+
+    def restore(self, uid: str, book: Book) -> None:
+        """Have decisions see that a pod holds what the ledger says, and not what it was to hold instead."""
+        self.snapshot.remove(book.node, uid)
+        if (held := book.held.get(uid)) is not None:
+            self.snapshot.add(book.node, held)
+        self.journal.restore(uid, book.node, book.seq)
 
     def forget(self, item: Item) -> None:
         """The item is on its way no more."""

@@ -29,6 +29,10 @@ class Placing:
     def schedule(self, command: Schedule, token: object) -> None:
         """Find a place for a pod."""
         mind = self._mind
+        if command.way == "resize":  # it did not come to that, and whoever wants it sees to it again
+            mind.decider.settled(command.uid)
+            mind.effects.again.append(token)
+            return
         waiting_for = mind.pending.get(command.uid) or mind.keeping.get(command.uid)
         if waiting_for is not None:  # redelivered while we are at it: only the newest delivery can be acknowledged
             waiting_for.token = token

@@ -25,9 +25,14 @@ _UNREADABLE: Final = Budget(workers=0)
 
 @dataclass(slots=True)
 class _Claim:
-    """What one pod counts on one node: by the ledger, by our promise, or both for a moment."""
+    """What one pod counts on one node: by the ledger, by our promise, or both for a moment.
+
+    Attributes:
+        more: What we have promised it beyond what it holds.
+    """
 
     usage: Usage
+    more: Usage = _NOTHING
     held: bool = False
     promised: bool = False
 
@@ -140,6 +145,8 @@ class Quotas:
             return
         claim.held = False
         known.held -= claim.usage
+        known.promised -= claim.more
+        claim.more = _NOTHING
         if claim.promised:
             known.promised += claim.usage
         else:
@@ -155,6 +162,31 @@ class Quotas:
         if not claim.promised and not claim.held:
             known.promised += claim.usage
         claim.promised = True
+
+    def promise_instead(self, node: str, held: Allocation, allocation: Allocation) -> None:
+        """We have decided to give a pod this in place of what it holds: promised is what that is more."""
+        known = self._namespaces.get(held.namespace)
+        claim = known.claims.get((node, held.pod_uid)) if known is not None else None
+        if known is None or claim is None:
+            return
+        more, now = allocation.usage(), held.usage()
+        claim.more = Usage(**{name: max(getattr(more, name) - getattr(now, name), 0) for name in DIMENSIONS})
+        known.promised += claim.more
+
+    @contextmanager
+    def without(self, node: str, held: Allocation) -> Iterator[None]:
+        """Decide as if a pod held nothing there, by the ledger or by promise."""
+        known = self._namespaces.get(held.namespace)
+        claim = known.claims.get((node, held.pod_uid)) if known is not None else None
+        if known is None or claim is None or not claim.held:
+            yield
+            return
+        before = known.held
+        known.held -= claim.usage
+        try:
+            yield
+        finally:
+            known.held = before
 
     @contextmanager
     def expecting(self, namespace: str, kept: Iterable[Allocation]) -> Iterator[None]:
@@ -175,7 +207,11 @@ class Quotas:
         """What we promised is settled, or will not be; quietly if it was never meant."""
         known = self._namespaces.get(allocation.namespace)
         claim = known.claims.get((node, allocation.pod_uid)) if known is not None else None
-        if known is None or claim is None or not claim.promised:
+        if known is None or claim is None:
+            return
+        known.promised -= claim.more
+        claim.more = _NOTHING
+        if not claim.promised:
             return
         claim.promised = False
         if not claim.held:

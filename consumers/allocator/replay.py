@@ -15,7 +15,7 @@ from consumers.allocator.cluster import Cluster
 from consumers.allocator.decider import Decider
 from consumers.allocator.gangs import verdict
 from schemas.decision import Attempt, Basis, Decision, Outcome, Way
-from schemas.journal import Adopt, Count, Drop, Free, Freeze, Place, Preempt, Saw, Step, Tell, Turn
+from schemas.journal import Adopt, Count, Drop, Free, Freeze, Place, Preempt, Restore, Saw, Step, Tell, Turn
 from schemas.ledger import Allocation
 from schemas.pod import GpuRequest, Release, Schedule
 
@@ -80,15 +80,29 @@ class Replay:
                 return (self._free(uid, node),)
             case Preempt():
                 return self._preempt(step)
+            case _:
+                self._hold(step)
+        return ()
+
+    def _hold(self, step: Step) -> None:
+        """What counts as taken is another, without a decision."""
+        match step:
             case Drop(uid, node):
                 self.snapshot.remove(node, uid)
+            case Restore(uid, node, seq):
+                self._restore(uid, node, seq)
             case Adopt(node, seq):
                 # Since when each pod stands there says whom to evict first; a record cannot know its own sequence.
                 listed = self._held(node, seq) if seq else ()
                 self.snapshot.set_allocations(node, [one.known_since(seq) for one in listed])
             case Freeze(node):
                 self.snapshot.freeze(node)
-        return ()
+
+    def _restore(self, uid: str, node: str, seq: int) -> None:
+        self.snapshot.remove(node, uid)
+        for one in self._held(node, seq):
+            if one.pod_uid == uid:
+                self.snapshot.add(node, one.known_since(seq))
 
     def read_state(self, seq: int) -> None:
         """Take in what STATE had said up to a sequence."""

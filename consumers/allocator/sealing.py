@@ -89,10 +89,13 @@ class Sealer:
                     [gangs[item.gang]] if item.gang else []
                 )
                 for changes in kept:
-                    if item.uid in after and item.uid not in before:
-                        changes.added.append(after[item.uid])
-                    elif item.uid in before and item.uid not in after:
-                        changes.removed.append(before[item.uid])
+                    was, held = before.get(item.uid), after.get(item.uid)
+                    if was is not None and held is not None and was.says_as(held):
+                        continue
+                    if held is not None:
+                        changes.added.append(held)
+                    if was is not None:
+                        changes.removed.append(was)
                 if isinstance(item, Addition) and (gang := item.command.request.gang) is not None:
                     least[gang.key] = gang.min_members
         for namespace, changes in sorted(namespaces.items()):

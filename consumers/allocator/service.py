@@ -27,6 +27,7 @@ from consumers.allocator.announcer import Announcer
 from consumers.allocator.cluster import STATE_FILTERS
 from consumers.allocator.committer import Committer
 from consumers.allocator.core import Core
+from consumers.allocator.desk import ResizeDesk
 from consumers.allocator.extender import ExtenderDesk
 from schemas.deadletter import DeadLetter
 from schemas.event import utc
@@ -110,6 +111,7 @@ class Allocator:
         self._ledger = Follower(bus, LEDGER, ["gpubus.ledger.>"], self._on_ledger, recreated=self.core.ledger_recreated)
         self._committer = Committer(bus, self._source, self.core, self._ledger, self._pump_soon, lease_s=LEASE_S)
         self._extender = ExtenderDesk(bus, self.core, self._pump_soon)
+        self._resizes = ResizeDesk(bus, self.core, self._pump_soon)
         self._read_in = bus.epoch
         self._pump_due = False
         self._wake_timer: asyncio.TimerHandle | None = None
@@ -135,6 +137,7 @@ class Allocator:
         loops = [self._bus.spawn(loop, name=f"{self.name}-{number}") for number, loop in enumerate(work)]
         self.core.decider.warm()
         await self._extender.start()
+        await self._resizes.start()
         if ready is not None:
             ready.set()
         stopped = asyncio.create_task(stop.wait())
@@ -144,6 +147,7 @@ class Allocator:
             for consumer in consumers:
                 await consumer.stop()
             await self._extender.stop()
+            await self._resizes.stop()
             await self._drain()
             await end(*loops, stopped)
             await self._state.stop()

@@ -101,6 +101,10 @@ class Binder:
     async def _handle(self, delivery: Delivery) -> Outcome:
         event = codec.decode_as(Decision, delivery.payload)
         match event.data.outcome:
+            case "allocated" if (
+                event.data.way == "resize"
+            ):  # it stands there, and who asked writes on the pod what it holds
+                self._say(event.data, "Normal", "Resized", "Resizing", brief(event.data))
             case "allocated":
                 return await self._allocated(event)
             case "unschedulable":

@@ -68,7 +68,7 @@ class Counters:
                 decision = decode_as(Decision, record.payload).data
             except UndecodableError:
                 return
-            if decision.outcome in ("allocated", "unschedulable"):
+            if decision.outcome in ("allocated", "unschedulable") and decision.way != "resize":  # it stood there before
                 pools[decision.pool] = _counted(pools.get(decision.pool, PoolCounters()), decision, view)
             lines.append(_log_row(record, decision))
 

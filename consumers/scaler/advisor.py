@@ -25,6 +25,7 @@ from bus.streams import STATE, TICK
 from bus.tasks import end
 from bus.worker import Dead, Done, Outcome, Retry, Worker
 from consumers.metrics.store import MetricsStore, StoreError
+from consumers.scaler.carrier import Carrier
 from consumers.scaler.external import ExternalError, ask, is_due
 from consumers.scaler.learn import advise, learnt, window
 from consumers.scaler.samples import read_samples
@@ -82,6 +83,7 @@ class Advisor:
         self._store = store
         self._clock = clock
         self._step = step
+        self._carrier = Carrier(bus, client)
         self._uses = Uses(bus, f"/gpubus/scaler/{name}")
         self._changed = asyncio.Event()
         self.workloads = Workloads(self._changed.set)
@@ -147,6 +149,8 @@ class Advisor:
                 else advise(asked.scaling, use, asked.stated, asked.qos, now)
             )
             use = msgspec.structs.replace(use, advice=advice)
+            if asked.scaling.auto is None or not asked.scaling.auto.apply:
+                use = msgspec.structs.replace(use, applied=0, problem="")
             self._step("learnt")
             if use == before or await self._uses.replace(seq, use):
                 break
@@ -154,7 +158,26 @@ class Advisor:
         self._looks += 1
         self._samples += use.samples - min(before.samples, use.samples)
         self._step("written")
-        await show(self._client, asked, advice)
+        use = await self._carry(asked, use)
+        await show(self._client, asked, use)
+
+    async def _carry(self, asked: Asked, use: WorkloadUse) -> WorkloadUse:
+        """Have workers hold what is advised, if the workload says so, and note what became of it."""
+        auto = asked.scaling.auto
+        if auto is None or not auto.apply or asked.refusal:
+            return use
+        carried = await self._carrier.carry(asked, use)
+        self._step("carried")
+        while (use.applied, use.problem) != (carried.workers, carried.problem):
+            seq, newest = await self._uses.read(
+                use.namespace, use.workload, uid=use.uid, unit=use.unit, now=use.until, history_s=asked.history_s
+            )
+            if not seq:
+                break
+            use = msgspec.structs.replace(newest, applied=carried.workers, problem=carried.problem)
+            if await self._uses.replace(seq, use):
+                break
+        return use
 
     async def _learn(self, asked: Asked, use: WorkloadUse, now: datetime) -> WorkloadUse:
         if asked.scaling.auto is None:

@@ -89,7 +89,7 @@ def advise(scaling: AutoScaling, use: WorkloadUse, stated: GpuResources, qos: Qo
             resources=at_least(other.resources, measured.resources),
             reason=f"{other.reason}; {measured.reason}",
         )
-    return msgspec.structs.replace(found, resources=_bounded(found.resources, use.held))
+    return msgspec.structs.replace(found, resources=bounded(found.resources, use.held))
 
 
 def _measured(settings: AutoRequests, use: WorkloadUse, stated: GpuResources, qos: Qos) -> Advice:
@@ -100,7 +100,7 @@ def _measured(settings: AutoRequests, use: WorkloadUse, stated: GpuResources, qo
     return found
 
 
-def _bounded(advised: GpuResources, held: GpuAmounts) -> GpuResources:
+def bounded(advised: GpuResources, held: GpuAmounts) -> GpuResources:
     """Return advice that leaves workers the VRAM that they use, with no limit below its request, whoever it comes from."""
     requests, limits = advised.requests, advised.limits
     if requests.vram_bytes:

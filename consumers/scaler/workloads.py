@@ -14,12 +14,15 @@ from schemas.event import utc
 from schemas.kube.autoscaling import AutoScaling, parse_autoscaling
 from schemas.kube.defaults import Settings, read_resources
 from schemas.kube.resources import CustomResource
+from schemas.kube.selectors import selects_labels
+from schemas.kube.workloads import AutoScalingConfig
 from schemas.pod import Qos
 from schemas.scaling import Unit
 
 STATE_FILTERS = (
     "gpubus.state.config.tensorfusionworkloads.*.*",
     "gpubus.state.config.gpupools.*.*",
+    "gpubus.state.config.schedulingconfigtemplates.*.*",
     "gpubus.state.use.*.*",
 )
 
@@ -79,12 +82,13 @@ class Workloads:
         item = self._settings.workload(*key)
         if item is None:
             return None
+        config = item.spec.auto_scaling_config or self._by_rule(key, item.metadata.labels)
         scaling, stated, refusal = AutoScaling(), GpuResources(), ""
         try:
             stated = read_resources(item.spec.resources, "spec.resources")
-            scaling = parse_autoscaling(item.spec.auto_scaling_config)
+            scaling = parse_autoscaling(config)
         except RequestError as error:
-            refusal = str(error) if item.spec.auto_scaling_config is not None else ""
+            refusal = str(error) if config is not None else ""
         created = item.metadata.creation_timestamp
         return Asked(
             key=key,
@@ -95,6 +99,16 @@ class Workloads:
             qos=item.spec.qos if isinstance(item.spec.qos, str) else self._default_qos(key),
             refusal=refusal,
         )
+
+    def _by_rule(self, key: Key, labels: dict[str, str]) -> AutoScalingConfig | None:
+        """Return what the first of the pool's ``verticalScalingRules`` that matches says of a workload that says nothing."""
+        pool = self._settings.pools.items.get(("", self._settings.workload_pool(*key)))
+        name = pool.spec.scheduling_config_template if pool is not None else ""
+        template = self._settings.templates.items.get(("", name))
+        for rule in template.spec.vertical_scaling_rules if template is not None else ():
+            if rule.selector is None or selects_labels(rule.selector, labels):
+                return rule.auto_scaling
+        return None
 
     def _default_qos(self, key: Key) -> Qos:
         pool = self._settings.pools.items.get(("", self._settings.workload_pool(*key)))

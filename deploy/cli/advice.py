@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from schemas.dialects.tf_defaults import GpuAmounts
     from schemas.scaling import WorkloadUse
 
-COLUMNS = ("workload", "by", "request>", "limit>", "in use>", "samples>", "known until", "reason")
+COLUMNS = ("workload", "by", "request>", "limit>", "in use>", "samples>", "known until", "carried out", "reason")
 
 
 def advice(
@@ -71,8 +71,13 @@ def _row(use: "WorkloadUse") -> tuple[object, ...]:
         amounts(use.held),
         use.samples,
         instant(use.until),
+        _carried(use),
         advised.reason,
     )
+
+
+def _carried(use: "WorkloadUse") -> str:
+    return "; ".join(filter(None, [f"{use.applied} workers" if use.applied else "", use.problem])) or "-"
 
 
 def amounts(stated: "GpuAmounts") -> str:

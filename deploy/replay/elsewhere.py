@@ -12,7 +12,7 @@ from deploy.replay.past import StateReader, present, seen_by
 from schemas.cluster import GpuInventory, Pool
 from schemas.decision import Decision
 from schemas.event import utc
-from schemas.journal import Adopt, Free, Place, Turn
+from schemas.journal import Free, Place, Turn, referred
 from schemas.pod import GpuRequest
 
 STATE_KINDS = ("pool", "expected", "node", "gpu", "quota")
@@ -39,7 +39,7 @@ async def ask(bus: Bus, decision: Decision, node: str) -> Decision | None:
                     return None
                 if turn.number != mind.turns + 1 or turn.engine != ENGINE_VERSION:
                     return None
-                needed = [step.seq for step in turn.steps if isinstance(step, Adopt) and step.seq]
+                needed = referred(turn.steps)
                 await ledger.read_to(max(needed, default=0))
                 await ledger.fetch(needed)
                 ledger.forget(mind.cluster.ledger_seq)

@@ -23,7 +23,7 @@ from bus.streams import (
     stream_info,
 )
 from deploy.replay.logfile import LogFileError
-from schemas.journal import Adopt, Saw, Step, Turn
+from schemas.journal import Saw, Step, Turn, referred
 
 Entry = tuple[str, Record]
 
@@ -68,7 +68,7 @@ async def _records(bus: Bus, stream: str) -> AsyncGenerator[Record]:
 
 def _referred(turns: Iterable[Record]) -> Iterator[int]:
     """Yield the ledger sequences that turns refer to."""
-    yield from (step.seq for step in _steps(turns) if isinstance(step, Adopt) and step.seq)
+    yield from referred(_steps(turns))
 
 
 def parts_of(entries: Iterable[Entry]) -> set[int]:

@@ -22,7 +22,7 @@ from deploy.replay.ledger import ChangesReader, LedgerReader
 from deploy.replay.past import StateReader, present, seen_by
 from deploy.replay.verdict import Noted, Part, Verdict
 from schemas.event import Event
-from schemas.journal import Adopt, Turn
+from schemas.journal import Turn, referred
 from schemas.ledger import Change, NodeRecord
 
 STATE_KINDS: Final = ("pool", "expected", "node", "gpu", "quota")
@@ -230,7 +230,7 @@ class Verifier:
             self.verdict.allocators += 1
             state = StateReader(self._bus, STATE_KINDS, self._held)
             mind = self._minds[name] = _Mind(name, state, self._ledger)
-        needed = [step.seq for step in turn.steps if isinstance(step, Adopt) and step.seq]
+        needed = referred(turn.steps)
         await self._ledger.read_to(max(needed, default=0))
         try:
             await self._ledger.fetch(needed)

@@ -11,7 +11,7 @@ import msgspec
 
 from schemas.dialects.text import RequestError, seconds
 from schemas.kube.defaults import read_resources
-from schemas.kube.workloads import AutoScalingConfig, AutoSetResources, ExternalScaler
+from schemas.kube.workloads import AutoScalingConfig, AutoSetResources, CronScalingRule, ExternalScaler
 from schemas.scaling import AutoRequests, CronRequests, Percentiles, Ratios
 from schemas.windows import check_cron
 
@@ -63,16 +63,24 @@ def parse_autoscaling(written: AutoScalingConfig | None, *, field: str = FIELD) 
     return AutoScaling(
         auto=_auto(auto, f"{field}.autoSetResources") if auto is not None else None,
         cron=tuple(
-            CronRequests(
-                name=rule.name,
-                start=check_cron(rule.start, field=f"{field}.cronScalingRules[{number}].start"),
-                end=check_cron(rule.end, field=f"{field}.cronScalingRules[{number}].end"),
-                desired=read_resources(rule.desired_resources, f"{field}.cronScalingRules[{number}].desiredResources"),
-            )
+            _cron(rule, f"{field}.cronScalingRules[{number}]")
             for number, rule in enumerate(written.cron_scaling_rules)
             if rule.enable
         ),
         external=_external(external, f"{field}.externalScaler") if external is not None and external.enable else None,
+    )
+
+
+def _cron(rule: CronScalingRule, field: str) -> CronRequests:
+    if rule.start.split() == rule.end.split():
+        raise RequestError(
+            f"{field}.end", rule.end, "is when the rule starts, so it would never be active", "write when it ends"
+        )
+    return CronRequests(
+        name=rule.name,
+        start=check_cron(rule.start, field=f"{field}.start"),
+        end=check_cron(rule.end, field=f"{field}.end"),
+        desired=read_resources(rule.desired_resources, f"{field}.desiredResources"),
     )
 
 

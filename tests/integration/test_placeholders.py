@@ -15,7 +15,7 @@ from schemas.capacity import PoolCapacity
 from schemas.cluster import Pool
 from tests.integration.cluster import SYSTEM, Cluster, node, play_agents, tensorfusion_pod
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 POOL = "elastic"
 API = "tensor-fusion.ai/v1"

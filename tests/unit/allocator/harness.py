@@ -34,6 +34,7 @@ class Allocator:
     def __init__(self, *quotas: Quota) -> None:
         self.core = Core("a", lambda: 0)
         self.state_seq = self.ledger_seq = self.now_s = 0
+        self.states: list[Record] = []
         self.say("pool", "p", Pool(name="p"))
         for node, count, vram in (("big", 1, BIG), ("small", 4, SMALL)):
             gpus = [
@@ -51,6 +52,7 @@ class Allocator:
         payload = b"" if data is None else data if isinstance(data, bytes) else encoded(data)
         time_ns = self.now_s * 1_000_000_000
         record = Record(subjects.state(kind, *name), self.state_seq, payload, deleted=not payload, time_ns=time_ns)
+        self.states.append(record)
         self.core.on_state(record)
 
     def allow(self, quota: Quota) -> None:

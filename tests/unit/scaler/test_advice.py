@@ -4,15 +4,27 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from bus import subjects
+from bus.codec import encode
+from bus.follower import Record
+from consumers.scaler.applied import applied, written
 from consumers.scaler.clock import active_rule
 from consumers.scaler.histogram import add
 from consumers.scaler.learn import GIVE_UP, LAG, WINDOW, advise, learnt, window
 from consumers.scaler.recommend import at_least, differs, recommend
+from consumers.scaler.workloads import Workloads
+from schemas.dialects import ContainerView, HamiConfig, PodSpecView, TensorFusionDefaults, parse_pod
 from schemas.dialects.text import RequestError
 from schemas.dialects.tf_defaults import GpuAmounts, GpuResources
+from schemas.event import Event
 from schemas.kube.autoscaling import parse_autoscaling
+from schemas.kube.resources import CustomResource
 from schemas.kube.workloads import AutoScalingConfig
+from schemas.pod import GpuRequest
+from schemas.registry import TYPE_NAMES
 from schemas.scaling import Advice, CronRequests, Histogram, WorkloadUse
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -154,6 +166,23 @@ def test_a_cron_rule_is_active_from_its_start_to_its_end(at, active):
     assert (active_rule([OFFICE], datetime.fromisoformat(at)) is not None) == active
 
 
+@pytest.mark.parametrize(
+    ("at", "active"),
+    [
+        ("2026-10-25T00:29:00+00:00", False),
+        ("2026-10-25T00:30:00+00:00", True),  # half past two, summer time
+        ("2026-10-25T01:05:00+00:00", True),  # five past two for the second time
+        ("2026-10-25T01:30:00+00:00", True),
+        ("2026-10-25T08:00:00+00:00", False),
+    ],
+)
+def test_a_cron_rule_that_starts_in_an_hour_that_comes_twice_stays_active(at, active):
+    night = msgspec.structs.replace(
+        OFFICE, start="CRON_TZ=Europe/Berlin 30 2 * * *", end="CRON_TZ=Europe/Berlin 0 9 * * *"
+    )
+    assert (active_rule([night], datetime.fromisoformat(at)) is not None) == active
+
+
 def test_a_cron_rule_decides_alone_and_the_larger_of_two_opinions_counts():
     both = scaling(
         autoSetResources={"enable": True, "marginFraction": "0"}, externalScaler={"enable": True, "url": "http://a/b"}
@@ -201,7 +230,11 @@ def test_a_cron_rule_decides_alone_and_the_larger_of_two_opinions_counts():
         ({"externalScaler": {"enable": True, "url": "http://[x"}}, "externalScaler.url: 'http://[x' is no HTTP URL"),
         ({"externalScaler": {"enable": True, "url": "ftp://x"}}, "externalScaler.url: 'ftp://x' is no HTTP URL"),
         (
-            {"cronScalingRules": [{"name": "a", "enable": True, "start": "0 9 * * *", "end": "0 9 * * *",
+            {"cronScalingRules": [{"name": "a", "enable": True, "start": "0 9 * * *", "end": "0  9 * * *"}]},
+            "cronScalingRules[0].end: '0  9 * * *' is when the rule starts",
+        ),
+        (
+            {"cronScalingRules": [{"name": "a", "enable": True, "start": "0 9 * * *", "end": "0 17 * * *",
                                    "desiredResources": {"requests": {"vram": "lots"}}}]},
             "desiredResources requests.vram: 'lots' is not a size",
         ),
@@ -220,3 +253,53 @@ def test_what_is_switched_off_is_not_read():
     off = scaling(cronScalingRules=[{"name": "a", "start": "nonsense"}], externalScaler={"url": "nonsense"})
     assert off == scaling()
     assert off.interval_s == 0
+
+
+def test_a_workload_that_says_nothing_follows_the_first_rule_of_its_pool_that_matches_it():
+    workloads = Workloads(lambda: None)
+
+    def put(plural: str, name: str, spec: dict, namespace: str = "", **labels: str) -> None:
+        resource = CustomResource(
+            plural=plural, namespace=namespace, name=name, uid=name, labels=labels, annotations={}, spec=spec
+        )
+        event = Event(id=name, source="/t", type=TYPE_NAMES[CustomResource], subject=name, time=NOW, data=resource)
+        where = subjects.state("config", plural, namespace, name)
+        workloads.on_state(Record(subject=where, seq=1, payload=encode(event)))
+
+    def rule(name: str, threshold: str, **labels: str) -> dict:
+        auto = {"autoSetResources": {"enable": True, "updateThreshold": threshold}}
+        return {"name": name, "selector": {"matchLabels": labels}, "autoScaling": auto}
+
+    rules = [rule("web", "0.2", tier="web"), rule("rest", "0.3")]
+    put("schedulingconfigtemplates", "t", {"verticalScalingRules": rules})
+    put("gpupools", "p", {"nodeManagerConfig": {}, "schedulingConfigTemplate": "t"})
+    own = {"poolName": "p", "autoScalingConfig": {"autoSetResources": {"enable": False, "updateThreshold": "0.4"}}}
+    put("tensorfusionworkloads", "a", {"poolName": "p"}, "ns", tier="web")
+    put("tensorfusionworkloads", "b", {"poolName": "p"}, "ns", tier="batch")
+    put("tensorfusionworkloads", "c", own, "ns", tier="web")
+    put("tensorfusionworkloads", "d", {"poolName": "other"}, "ns", tier="web")
+    found = {name: workloads.asked(("ns", name)).scaling.auto for name in "abcd"}
+    assert {name: auto and (auto.threshold, auto.apply) for name, auto in found.items()} == {
+        "a": (0.2, True), "b": (0.3, True), "c": (0.4, False), "d": None,
+    }  # fmt: skip
+
+
+@given(
+    st.builds(GpuAmounts, tflops_milli=st.integers(0, 500_000), vram_bytes=st.integers(0, 80 * GIB)),
+    st.builds(GpuAmounts, tflops_milli=st.integers(0, 500_000), vram_bytes=st.integers(0, 80 * GIB)),
+    st.integers(1, 300_000), st.integers(0, 300_000),
+)  # fmt: skip
+def test_a_worker_asks_for_what_is_advised_and_no_limit_is_below_its_request(asks, most, tflops, limit):
+    request = GpuRequest(pool="p", tflops_milli=tflops, vram_bytes=GIB, tflops_limit_milli=limit and tflops + limit)
+    found = applied(request, GpuResources(requests=asks, limits=most))
+    assert found.tflops_milli == (asks.tflops_milli or tflops)
+    assert found.vram_bytes == (asks.vram_bytes or GIB)
+    assert not 0 < found.tflops_limit_milli < found.tflops_milli
+    assert not 0 < found.vram_limit_bytes < found.vram_bytes
+    assert applied(found, GpuResources()) == found
+    says = {key: text for key, text in written(found, "percentile").items() if text is not None}
+    pod = PodSpecView(namespace="ns", name="w", labels={"tensor-fusion.ai/enabled": "true"}, annotations=says,
+                      containers=(ContainerView(name="main"),))  # fmt: skip
+    again = parse_pod(pod, tensorfusion_defaults=TensorFusionDefaults(pool="p"), hami_config=HamiConfig(pool="p"))
+    fields = ("tflops_milli", "vram_bytes", "tflops_limit_milli", "vram_limit_bytes")
+    assert [getattr(again, field) for field in fields] == [getattr(found, field) for field in fields]
