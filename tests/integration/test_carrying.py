@@ -14,7 +14,7 @@ from bus.kube.client import Client
 from bus.streams import LEDGER
 from consumers.metrics.duckdb import MEMORY, DuckDBStore
 from consumers.scaler.applied import MARK
-from deploy.replay.verify import Verifier
+from deploy.replay.verify import Ends, Verifier
 from schemas.ledger import Allocation, NodeRecord
 from tests.integration.cluster import POOL, Cluster, node, play_agents
 from tests.integration.test_advice import (
@@ -169,7 +169,8 @@ async def test_what_the_gpu_or_the_quota_does_not_allow_is_not_done_and_told(
             while [await amounts(bus, name) for name in WORKERS] != [(50, 8), (50, 8)]:
                 await advisor.look(KEY)
         assert MARK not in await annotations(cluster, WORKERS[0])
-    verdict = await Verifier(bus).run()  # whatever was decided comes out the same when it is decided again
+    # Whatever was decided comes out the same when it is decided again.
+    verdict = (await Verifier(bus, await Ends.now(bus)).run()).verdict
     assert (verdict.different, verdict.unexplained, verdict.gaps, verdict.undecodable) == (0, 0, 0, 0)
     assert (verdict.violations, verdict.notes) == ([], [])
     assert verdict.decisions >= 8

@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from bus import subjects
-from bus.invariants import LedgerChecker, limits_of
+from bus.capacity import limits_of
+from bus.invariants import LedgerChecker
 from consumers.allocator.replay import Replay, bare
 from consumers.allocator.resizing import SAME
 from schemas.cluster import GpuInventory, Pool
