@@ -49,6 +49,22 @@ class Backtest(msgspec.Struct, frozen=True, kw_only=True):
     episodes: tuple[Episode, ...]
 
 
+def evaluations(compiled: CompiledRule, *, begin: float, end: float, most: int) -> int:
+    """Return how many evaluations there are from ``begin`` to ``end``.
+
+    Raises:
+        ValueError: There would be none, or more than ``most``.
+    """
+    if end < begin:
+        raise ValueError("the last evaluation would be before the first: begin earlier, or end later")
+    count = int((end - begin) // compiled.interval.total_seconds()) + 1
+    if count > most:
+        raise ValueError(
+            f"{count} evaluations from begin to end: choose a span of at most {most} intervals of the rule"
+        )
+    return count
+
+
 async def answer(store: MetricsStore, request: BacktestRequest) -> Backtest:
     """Answer a request; its last episodes are left out when there are too many for a message.
 
@@ -70,9 +86,7 @@ async def backtest(
         ValueError: There would be no evaluation, or too many.
     """
     interval = compiled.interval.total_seconds()
-    count = int((end - begin) // interval) + 1 if end >= begin else 0
-    if not 1 <= count <= most:
-        raise ValueError(f"{count} evaluations from begin to end: choose a span of 1 to {most} intervals of the rule")
+    count = evaluations(compiled, begin=begin, end=end, most=most)
     state = RuleState(rule=compiled.rule.name, digest=compiled.digest)
     episodes: list[Episode] = []
     open_ones: dict[str, Episode] = {}

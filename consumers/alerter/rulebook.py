@@ -115,9 +115,10 @@ class Rulebook:
                 await self._offer(configuration, offer.origin, offer.revision)
             except RulesError as error:
                 problems = error.problems
-        refusal = RuleRefusal(
-            digest=offer.digest, origin=offer.origin, revision=offer.revision, problems=tuple(problems)
-        )
+        # What could never be read has no revision. It was there once: that it is gone is the newest of it.
+        heard = [said.revision for said in (self.active, self.refusal) if said and said.origin == offer.origin]
+        revision = offer.revision or max(heard, default=0)
+        refusal = RuleRefusal(digest=offer.digest, origin=offer.origin, revision=revision, problems=tuple(problems))
         if problems:
             await self._refuse(refusal)
         else:

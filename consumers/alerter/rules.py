@@ -7,6 +7,7 @@ rules is taken whole or refused whole, with every problem named.
 import hashlib
 from collections import Counter
 from datetime import timedelta
+from difflib import get_close_matches
 from typing import Any, Final
 
 import msgspec
@@ -28,6 +29,18 @@ _LONGEST_NAME: Final = 200
 _FIELDS: Final = {field.encode_name: field for field in msgspec.structs.fields(AlertRule)}
 _SOUND: Final[dict[str, Any]] = {"name": "", "query": "SELECT 1", "threshold": 0.0, "evaluationInterval": "1m"}
 """Stand in for required fields that are wrong while the others are checked; such a rule is never in force."""
+_KINDS: Final[dict[Any, str]] = {
+    str: "text, in quotes where YAML takes it for something else",
+    float: "a number without quotes",
+    int: "a whole number without quotes",
+}
+_EXAMPLES: Final = {
+    "name": "GPUTemperatureWarning",
+    "query": "SELECT uuid FROM tf_gpu_usage WHERE temperature > {{ .Threshold }} AND {{ .Conditions }}",
+    "threshold": "80",
+    "evaluationInterval": "30s",
+}
+"""What a field that must be there could say."""
 
 
 class RulesError(ValueError):
@@ -183,17 +196,23 @@ def _convert(number: int, raw: Any, problems: list[str]) -> AlertRule | None:
         problems.append(f"rule {place}: it is {raw!r:.40}: write an object with {', '.join(_SOUND)}")
         return None
     rule = {**_SOUND, "name": place}
-    wrong = [f"Object contains unknown field `{key}`" for key in raw if key not in _FIELDS]
+    wrong = [_unknown(str(key)) for key in raw if key not in _FIELDS]
     for key, field in _FIELDS.items():
         if key in raw:
             try:
                 rule[key] = msgspec.convert(raw[key], field.type, strict=True)
-            except msgspec.ValidationError as error:
-                wrong.append(f"{error} - at `$.{key}`")
+            except msgspec.ValidationError:
+                wrong.append(f"{key} is {raw[key]!r:.60}: write {_KINDS[field.type]}")
         elif field.required:
-            wrong.append(f"Object missing required field `{key}`")
+            wrong.append(f"missing required field `{key}`: write {_KINDS[field.type]}, such as {_EXAMPLES[key]}")
     problems += [f"rule {rule['name']}: {problem}" for problem in wrong]
     return msgspec.convert(rule, AlertRule)
+
+
+def _unknown(key: str) -> str:
+    near = get_close_matches(key, _FIELDS, n=1)
+    fix = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(_FIELDS)}"
+    return f"unknown field `{key:.60}`: {fix}"
 
 
 def compile_all(

@@ -17,11 +17,15 @@ LOOK_EVERY_S: Final = 2.0
 """A mounted ConfigMap changes by a rename that no notification reaches us of, so a file is looked at."""
 
 
+MOST_BYTES: Final = 4 << 20
+"""A ConfigMap holds one MiB; a thousand long rules are less than three."""
+
+
 class Offer(msgspec.Struct, frozen=True):
     """What a source says now; with ``problem`` it could not be read.
 
     Attributes:
-        revision: Grows with every change of the source.
+        revision: Grows with every change of the source; 0 when it could never be read, so that nobody knows.
     """
 
     origin: str
@@ -33,6 +37,30 @@ class Offer(msgspec.Struct, frozen=True):
     def digest(self) -> str:
         """Hash of what is said."""
         return hashlib.blake2b(self.text + self.problem.encode(), digest_size=8).hexdigest()
+
+
+class RulesFileError(ValueError):
+    """A file cannot hold rules."""
+
+
+def read_rules(path: Path, *, regular: bool = False) -> bytes:
+    """Return what a file of rules says.
+
+    Args:
+        path: The file.
+        regular: Take no pipes and devices: reading one may never end.
+
+    Raises:
+        OSError: It cannot be read.
+        RulesFileError: It is longer than any rules are, or no regular file.
+    """
+    if regular and path.exists() and not path.is_file():
+        raise RulesFileError("it is no regular file: name one with rules")
+    with path.open("rb") as file:
+        text = file.read(MOST_BYTES + 1)
+    if len(text) > MOST_BYTES:
+        raise RulesFileError(f"it is larger than {MOST_BYTES >> 20} MiB: name a file with rules")
+    return text
 
 
 class RuleSource(Protocol):
@@ -47,23 +75,31 @@ class FileSource:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._revision = 0
+        self._last = ""
 
     async def offers(self) -> AsyncIterator[Offer]:
         """Yield what the file says, at first and after every change."""
-        last = ""
         while True:
             offer = await asyncio.to_thread(self._read)
-            if offer.digest != last:
-                last = offer.digest
+            if offer.digest != self._last:
+                self._last = offer.digest
                 yield offer
             await asyncio.sleep(LOOK_EVERY_S)
 
     def _read(self) -> Offer:
         origin = str(self._path)
         try:
-            return Offer(origin, self._path.read_bytes(), self._path.stat().st_mtime_ns)
-        except OSError as error:
-            return Offer(origin, b"", 0, f"{origin} cannot be read: {error.strerror}")
+            text, changed = read_rules(self._path, regular=True), self._path.stat().st_ctime_ns
+        except (OSError, RulesFileError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            return Offer(origin, b"", self._revision, f"{origin} cannot be read: {reason}")
+        offer = Offer(origin, text, changed)
+        if offer.digest == self._last:
+            return offer
+        # An older file put in the place of a newer one, as a link to an earlier release, is said later all the same.
+        self._revision = max(changed, self._revision + 1)
+        return msgspec.structs.replace(offer, revision=self._revision)
 
 
 class _ConfigMap(msgspec.Struct, frozen=True):

@@ -75,7 +75,7 @@ class DuckDBStore:
         """Create what tables are missing; return whether all were."""
         fresh = not connection.execute(_OUR_TABLES, [[*TABLES]]).fetchall()
         for table in TABLES.values():
-            connection.execute(f"CREATE TABLE IF NOT EXISTS {table.name} ({_columns(table, 'TIMESTAMPTZ')})").fetchall()
+            connection.execute(create(table)).fetchall()
             self._stage(connection, table)
         return fresh
 
@@ -177,6 +177,11 @@ def _rows(connection: duckdb.DuckDBPyConnection) -> int:
         f"SELECT {' + '.join(f'(SELECT count(*) FROM {name})' for name in TABLES)}"  # noqa: S608  names are ours
     ).fetchall()
     return int(found)
+
+
+def create(table: Table) -> str:
+    """Return the SQL that makes a table where it is missing."""
+    return f"CREATE TABLE IF NOT EXISTS {table.name} ({_columns(table, 'TIMESTAMPTZ')})"
 
 
 def _columns(table: Table, instant: str) -> str:

@@ -55,24 +55,31 @@ def lint(
 ) -> None:
     """Check a file of rules as the alerter would, and say all that is wrong with it.
 
+    Warnings are of rules that would be taken: queries over tables and columns that are not there, and texts with columns that the
+    query does not return.
+
     \b
     Example:
       gpubus alerts lint my-values.yaml
     """
+    from consumers.alerter.lint import warnings
     from consumers.alerter.rules import RulesError, parse
 
     try:
         found = parse(_text(file))
     except RulesError as error:
         if as_json:
-            print_json({"rules": 0, "problems": error.problems})
+            print_json({"rules": 0, "problems": error.problems, "warnings": []})
         else:
             typer.echo("\n".join(map(clean, error.problems)))
         raise NotFoundError(f"{file} would be refused: {len(error.problems)} problems") from None
+    odd = warnings(found)
     if as_json:
-        print_json({"rules": len(found.rules), "problems": []})
-    else:
-        typer.echo(f"{len(found.rules)} rules, all good")
+        print_json({"rules": len(found.rules), "problems": [], "warnings": odd})
+        return
+    for warning in odd:
+        typer.echo(f"warning: {clean(warning)}")
+    typer.echo(f"{len(found.rules)} rules, {'all good' if not odd else 'all would be taken'}")
 
 
 @app.command("list")
@@ -121,7 +128,9 @@ def status(*, as_json: JsonOption = False, nats: NatsOption = None, store: Store
         console.print("\n".join(f"  {clean(problem)}" for problem in refused.problems))
     if active is None:
         raise NotFoundError("no rules are in force: is an alerter running?")
-    console.print(f"{len(active.rules)} rules of {clean(active.origin)}")
+    console.print(
+        f"{len(active.rules)} rules of {clean(active.origin)}" + ("" if active.rules else ": nothing is watched")
+    )
     by_name = {state.rule: state for state in states}
     rows = [_status_row(rule, by_name.get(rule.name)) for rule in active.rules]
     columns = ("rule", "state", "streaks", "last evaluation", "next")
@@ -249,25 +258,32 @@ async def _backtest(
     import time
 
     from bus.rpc import call
-    from consumers.alerter.backtest import SERVICE, Backtest, BacktestRequest
+    from consumers.alerter.backtest import MOST_ASKED, MOST_EVALUATIONS, SERVICE, Backtest, BacktestRequest
     from consumers.alerter.backtest import backtest as play
     from consumers.metrics.settings import store
     from consumers.metrics.store import StoreError
     from deploy.local.monitoring import METRICS
 
+    now = time.time()
     begin = _instant("--from", span[0])
-    end = _instant("--to", span[1]) if span[1] is not None else time.time()
+    end = _instant("--to", span[1]) if span[1] is not None else now
+    if begin > now:
+        raise InputError(f"--from {span[0]} is in the future: choose a time of which there are metrics")
+    if end < begin:
+        raise InputError(f"--to {span[1]} is before --from {span[0]}: exchange them")
     url = metrics or os.environ.get(METRICS)
     if not url:
         async with open_bus(nats, None) as bus:
-            rule = (await _find(name, file, bus)).rule
-            request = BacktestRequest(rule=rule, begin=begin, end=end)
+            compiled = await _find(name, file, bus)
+            _fits(compiled, begin, end, MOST_ASKED)
+            request = BacktestRequest(rule=compiled.rule, begin=begin, end=end)
             return await call(bus, SERVICE, request, Backtest, timeout=ASKED_S)
     if file is not None:
         compiled = await _find(name, file, None)
     else:
         async with open_bus(nats, None) as bus:
             compiled = await _find(name, None, bus)
+    _fits(compiled, begin, end, MOST_EVALUATIONS)
     try:
         opened = store(url)
         try:
@@ -279,6 +295,15 @@ async def _backtest(
         raise NotFoundError(f"the metrics store cannot be read: {error}") from error
     except ValueError as error:
         raise InputError(str(error)) from error
+
+
+def _fits(compiled: "CompiledRule", begin: float, end: float, most: int) -> None:
+    from consumers.alerter.backtest import evaluations
+
+    try:
+        evaluations(compiled, begin=begin, end=end, most=most)
+    except ValueError as error:
+        raise InputError(f"--from and --to: {error}") from None
 
 
 async def _find(name: str, file: Path | None, bus: Any) -> "CompiledRule":
@@ -305,10 +330,14 @@ async def _find(name: str, file: Path | None, bus: Any) -> "CompiledRule":
 
 
 def _text(file: Path) -> bytes:
+    from consumers.alerter.sources import RulesFileError, read_rules
+
     try:
-        return file.read_bytes()
+        return read_rules(file)
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}") from None
+    except RulesFileError as error:
+        raise InputError(f"{file} cannot be read: {error}") from None
 
 
 def _instant(option: str, text: str) -> float:

@@ -5,6 +5,7 @@ from importlib.resources import files
 
 import pytest
 
+from consumers.alerter.lint import warnings
 from consumers.alerter.rules import CompiledRule, RulesError, parse
 from consumers.alerter.sql import at_instant, check_reads, tables
 from consumers.alerter.streaks import evaluated
@@ -76,9 +77,12 @@ def test_the_rule_of_the_guide_is_taken_as_it_stands() -> None:
     [
         ({"evaluationInterval": "30"}, "evaluationInterval: '30' is no duration: write one such as 30s"),
         ({"evaluationInterval": "500ms"}, "evaluationInterval is 500ms: use whole seconds"),
-        ({"threshold": "hot"}, "Expected `float`, got `str` - at `$.threshold`"),
+        ({"threshold": "hot"}, "threshold is 'hot': write a number without quotes"),
+        ({"consecutiveCount": "3"}, "consecutiveCount is '3': write a whole number without quotes"),
+        ({"severity": 2}, "severity is 2: write text, in quotes where YAML takes it for something else"),
         ({"consecutiveCount": 0}, "consecutiveCount is 0: use 1 to 1000"),
-        ({"consecutivecount": 3}, "unknown field `consecutivecount`"),
+        ({"consecutivecount": 3}, "unknown field `consecutivecount`: did you mean `consecutiveCount`?"),
+        ({"color": 3}, "unknown field `color`: there are name, query, threshold, evaluationInterval, consecutiveCount"),
         ({"summary": "{{ .a"}, "summary: line 1, column 6: action is not closed"),
         ({"query": "SELECT {{ .Treshold }}"}, "query: line 1, column 11: .Treshold is not known here"),
         ({"query": "DELETE FROM tf_gpu_usage"}, "Only SELECT statements"),
@@ -105,7 +109,7 @@ def test_all_problems_of_a_rule_are_named_at_once() -> None:
         parse(rules(**changes))
     problems = caught.value.problems
     for says in (
-        "unknown field `sumary`", "`$.threshold`", "`$.severity`", "consecutiveCount is 0", "evaluationInterval: '1 s'",
+        "unknown field `sumary`", "threshold is 'hot'", "severity is 2", "consecutiveCount is 0", "evaluationInterval: '1 s'",
         "query: query does not parse at character 1", "description: line 1", "summary: line 1",
     ):  # fmt: skip
         assert [problem for problem in problems if says in problem], says
@@ -247,3 +251,44 @@ def test_yaml_that_stands_for_more_or_less_than_it_says_is_refused(text, words):
     with pytest.raises(RulesError) as refused:
         parse(text)
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (
+            {"query": "SELECT uuid FROM tf_gpu_usge"},
+            "query: it would fail on the nine tf_* tables: Catalog Error: Table with",
+        ),
+        ({"query": "SELECT temprature FROM tf_gpu_usage"}, 'Candidate bindings: "temperature"'),
+        ({"query": "SELECT uuid FROM tf_worker_usage WHERE team = 'x'"}, '"team" not found'),
+        (
+            {"summary": "{{ .Conditions }}"},
+            "summary: .Conditions would be printed as <no value>: there are Threshold, uuid",
+        ),
+        (
+            {
+                "description": "{{ if gt (len .a) 1 }}{{ with .uuid }}{{ $.b }}{{ end }}{{ else }}{{ printf `%s` .c }}{{ end }}"
+            },
+            ("description: .a would", "description: .b would", "description: .c would"),
+        ),
+        ({"alertTargetInstance": "{{ .uuid }} {{ .Threshold }}"}, ()),
+    ],
+)
+def test_what_a_good_rule_cannot_mean_is_a_warning(changes: dict, says: str | tuple[str, ...]) -> None:
+    found = warnings(parse(rules(**changes)))
+    expected = (says,) if isinstance(says, str) else says
+    assert len(found) == len(expected)
+    for warning, part in zip(found, expected, strict=True):
+        assert warning.startswith("rule Hot: ")
+        assert part in warning
+
+
+def test_built_in_rules_and_those_over_tags_of_their_own_have_no_warnings_and_no_rules_have_one() -> None:
+    assert warnings(parse(BUILTIN)) == []
+    assert warnings(parse(GUIDE)) == []
+    own = f"metricsExtraPodLabels: {{a/team: team}}\nalertRules: {rules(query='SELECT team AS uuid FROM tf_worker_usage')}"
+    assert warnings(parse(own)) == []
+    assert warnings(parse("alertRules: []")) == [
+        "there are no rules: nothing would be watched; leave alertRules out to keep the built-in ones"
+    ]

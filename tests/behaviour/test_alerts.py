@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -22,7 +23,7 @@ from bus.streams import ALERT, STATE
 from consumers.alerter.rulebook import ACTIVE, BUILT_IN, REFUSED, Rulebook, built_in
 from consumers.alerter.rules import CompiledRule, parse
 from consumers.alerter.service import Alerter
-from consumers.alerter.sources import FileSource, Offer
+from consumers.alerter.sources import MOST_BYTES, FileSource, Offer
 from consumers.alerter.streaks import evaluated
 from consumers.metrics.duckdb import MEMORY, DuckDBStore
 from consumers.metrics.store import Result, StoreUnavailableError
@@ -87,7 +88,7 @@ def rules(path: Path, interval: str = "1s", **changes) -> Path:
 
 
 class Gpu:
-    """A node with one GPU that says twice a second how hot it is."""
+    """A node with one GPU that says five times a second how hot it is."""
 
     def __init__(self, bus: Bus) -> None:
         self.bus = bus
@@ -107,7 +108,7 @@ class Gpu:
             sample = GpuSample(uuid="GPU-1", temperature_c=self.celsius, sm_percent=50.0, vram_used_bytes=2**33)
             usage = NodeUsage(node="n", at=datetime.now(UTC), gpus=(sample,))
             await self.say(subjects.usage_gpu("n"), usage, f"usage:{time.time_ns()}")
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.2)
 
 
 class Monitoring:
@@ -253,7 +254,18 @@ async def test_rules_change_at_run_time_and_a_bad_set_changes_nothing_but_is_see
         await eventually(lambda: book.refusal is not None and bool(book.refusal.problems), 20)
         assert book.refusal is not None
         assert book.refusal.problems == tuple(
-            f"rule X: Object missing required field `{field}`" for field in ("query", "threshold", "evaluationInterval")
+            f"rule X: missing required field `{field}`: write {fix}"
+            for field, fix in (
+                (
+                    "query",
+                    (
+                        "text, in quotes where YAML takes it for something else, such as SELECT uuid FROM tf_gpu_usage "
+                        "WHERE temperature > {{ .Threshold }} AND {{ .Conditions }}"
+                    ),
+                ),
+                ("threshold", "a number without quotes, such as 80"),
+                ("evaluationInterval", "text, in quotes where YAML takes it for something else, such as 30s"),
+            )
         )
         assert set(book.rules) == {"GPUTemperatureHigh"}
         assert found.alerter.statistics().refused
@@ -296,6 +308,50 @@ async def test_a_refusal_ends_with_the_next_good_set_and_older_words_of_a_source
     await book.take(refused("other", origin="file"))
     await book.take(Offer("ConfigMap a/b", good, 9))
     assert book.refusal.problems == ()
+    await book.stop()
+
+
+async def test_a_rules_file_that_is_gone_or_no_file_is_refused_and_one_put_back_is_taken(
+    bus: Bus, tmp_path: Path
+) -> None:
+    path, old = tmp_path / "r.yaml", tmp_path / "old.yaml"
+    rules(old, name="Older")
+    rules(path)
+    source = FileSource(path)
+    book = Rulebook(bus, "/b", source)
+    await book.start()
+
+    def problems() -> tuple[str, ...]:
+        return book.refusal.problems if book.refusal is not None else ()
+
+    async def watching_until(condition: Callable[[], bool]) -> None:
+        watching = asyncio.create_task(book.watch())
+        await eventually(condition)
+        watching.cancel()
+        await asyncio.wait([watching])
+
+    await watching_until(lambda: set(book.rules) == {"GPUTemperatureHigh"})
+    path.unlink()
+    await watching_until(lambda: problems() == (f"{path} cannot be read: No such file or directory",))
+    rules(path)
+    await watching_until(lambda: not problems())
+    path.unlink()
+    book._source = FileSource(path)  # as an alerter that starts while the file is gone
+    await watching_until(lambda: "No such file" in "".join(problems()))
+    book._source = source
+    os.mkfifo(path)
+    await watching_until(lambda: "it is no regular file" in "".join(problems()))
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    await watching_until(lambda: "it is no regular file" in "".join(problems()))
+    path.unlink()
+    path.symlink_to(old)  # written before the one in force
+    await watching_until(lambda: set(book.rules) == {"Older"} and not problems())
+    path.unlink()
+    path.write_bytes(b"#" * (MOST_BYTES + 1))
+    await watching_until(lambda: "it is larger than 4 MiB" in "".join(problems()))
+    assert set(book.rules) == {"Older"}
+    assert book.refusals == 4
     await book.stop()
 
 

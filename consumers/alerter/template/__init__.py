@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from consumers.alerter.template.evaluate import evaluate
 from consumers.alerter.template.functions import Scalar, TemplateRunError
 from consumers.alerter.template.lexer import TemplateSyntaxError
-from consumers.alerter.template.parser import parse
+from consumers.alerter.template.parser import fields_of, parse
 
 __all__ = ["Scalar", "Template", "TemplateRunError", "TemplateSyntaxError"]
 
@@ -35,6 +35,11 @@ class Template:
     def __init__(self, text: str, known: Collection[str] | None = None) -> None:
         self.text = text
         self._nodes = parse(text, known)
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """Names of all columns that it mentions."""
+        return fields_of(self._nodes)
 
     def render(self, values: Mapping[str, Scalar]) -> str:
         """Return the text for one row.

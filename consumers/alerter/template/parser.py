@@ -1,7 +1,7 @@
 """Tokens to nodes, refusing whatever is not supported."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -315,3 +315,20 @@ def parse(text: str, known: Collection[str] | None) -> tuple[Node, ...]:
     if len(text) > LONGEST:
         raise TemplateSyntaxError(text, LONGEST, f"at most {LONGEST} characters are allowed")
     return _Parser(text, known).nodes(None)[0]
+
+
+def fields_of(nodes: Iterable[Node | Operand]) -> frozenset[str]:
+    """Return the names of all columns that nodes mention."""
+    found: set[str] = set()
+    waiting: list[Node | Operand] = list(nodes)
+    while waiting:
+        match waiting.pop():
+            case Field(name):
+                found.add(name)
+            case Call(_, arguments):
+                waiting += arguments
+            case Print(value):
+                waiting.append(value)
+            case Branch(_, value, then, otherwise):
+                waiting += (value, *then, *otherwise)
+    return frozenset(found)
