@@ -18,6 +18,7 @@ import typer
 from deploy.cli import admission as _admission  # noqa: F401  adds its commands to those of `run`
 from deploy.cli import advice as _advice
 from deploy.cli import agent as _agent  # noqa: F401  likewise
+from deploy.cli import alert_trials as _alert_trials  # noqa: F401  adds its commands to those of `alerts`
 from deploy.cli import alerts, check, dead, demo, events, ledger, rollout, schema, state, why
 from deploy.cli import audit as _audit
 from deploy.cli import capacity as _capacity
