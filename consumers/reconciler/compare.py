@@ -11,7 +11,7 @@ import msgspec
 
 from schemas.kube.annotations import ALLOCATION, VISIBLE_DEVICES
 from schemas.kube.core import KubePod
-from schemas.kube.defaults import SCHEDULERS
+from schemas.kube.scheduler import SCHEDULERS
 from schemas.ledger import Allocation
 from schemas.observed import DriftKind
 from schemas.pod import Pod

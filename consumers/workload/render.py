@@ -11,9 +11,9 @@ from schemas.dialects.text import RequestError
 from schemas.dialects.view import POOL_KEY
 from schemas.kube.base import API_VERSION, Amounts, Resources
 from schemas.kube.components import TEMPLATE_HASH, WORKER_IMAGE, WORKLOAD_KIND
-from schemas.kube.defaults import SCHEDULERS
 from schemas.kube.merge import merge
 from schemas.kube.resources import TensorFusionWorkload
+from schemas.kube.scheduler import SCHEDULERS
 from schemas.kube.workloads import WorkloadProfileSpec
 from schemas.rollout import Template
 

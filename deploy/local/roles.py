@@ -96,13 +96,13 @@ async def notifier(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Even
 async def watcher(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:
     """Say on the bus what the API server says."""
     from bus.kube.client import Client
-    from deploy.local.settings import preemption
+    from deploy.local.settings import preemption, scheduler_config
     from producers.watcher.service import Watcher
 
     del name  # replicas say the same
-    scope = preemption()
+    scope, config = preemption(), scheduler_config()
     async with await Client.connect() as client:
-        role = Watcher(bus, client, preemption=scope)
+        role = Watcher(bus, client, preemption=scope, scheduler_config=config)
         with exposed("watcher", role.statistics, unready=role.unready):
             await role.run(stop, ready=ready)
 

@@ -7,6 +7,7 @@ from deploy.local.monitoring import SettingError
 from schemas.cluster import PreemptionScope
 
 PREEMPTION: Final = "GPUBUS_PREEMPTION"
+SCHEDULER_CONFIG: Final = "GPUBUS_SCHEDULER_CONFIG"
 
 
 def preemption() -> PreemptionScope:
@@ -23,3 +24,18 @@ def preemption() -> PreemptionScope:
             found: PreemptionScope = scope
             return found
     raise SettingError(f"{PREEMPTION} is {written!r}: write {', '.join(get_args(PreemptionScope))}")
+
+
+def scheduler_config() -> tuple[str, str, str] | None:
+    """Return namespace, name and key of the ConfigMap that says how pools schedule; None where none is named.
+
+    Raises:
+        SettingError: It is no key of a ConfigMap.
+    """
+    written = os.environ.get(SCHEDULER_CONFIG, "").strip()
+    if not written:
+        return None
+    match written.removeprefix("configmap:").split("/"):
+        case [namespace, name, key] if written.startswith("configmap:") and namespace and name and key:
+            return namespace, name, key
+    raise SettingError(f"{SCHEDULER_CONFIG} is {written!r}: write configmap:NAMESPACE/NAME/KEY")

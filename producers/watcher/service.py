@@ -18,6 +18,7 @@ from bus.streams import LEDGER
 from bus.tasks import end, until_first
 from producers.watcher.mirror import Mirror, Wish
 from producers.watcher.plan import Key, Outgoing
+from producers.watcher.scheduling import ConfigMap, SchedulerConfig
 from producers.watcher.told import Told
 from producers.watcher.volumes import Claim, PersistentVolume
 from producers.watcher.world import POD, World, subject_of
@@ -78,9 +79,17 @@ class Watcher:
         bus: The connection; the streams must exist.
         client: The API server.
         preemption: Whose pods may be evicted for others. Replicas must agree.
+        scheduler_config: Namespace, name and key of the ConfigMap that says how pools schedule; None leaves them at defaults.
     """
 
-    def __init__(self, bus: Bus, client: Client, *, preemption: PreemptionScope = "never") -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        client: Client,
+        *,
+        preemption: PreemptionScope = "never",
+        scheduler_config: tuple[str, str, str] | None = None,
+    ) -> None:
         self._news, self._quiet, self._room = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.world = World(self._on_news, preemption=preemption)
         self._mirror = Mirror(bus, self.world.review)
@@ -97,6 +106,11 @@ class Watcher:
             Reflector(client, Resource("v1", "namespaces", KubeNamespace), world.namespaces),
             Reflector(client, Resource("policy/v1", "poddisruptionbudgets", PodDisruptionBudget), world.budgets),
         ]
+        self._config = SchedulerConfig(world.settings, scheduler_config) if scheduler_config is not None else None
+        if self._config is not None:
+            only = f"metadata.name={self._config.name}"
+            resource = Resource("v1", "configmaps", ConfigMap, only, namespace=self._config.namespace)
+            self._settings.append(Reflector(client, resource, self._config))
         self._nodes: Reflector[KubeNode] = Reflector(client, Resource("v1", "nodes", KubeNode), world.nodes)
         self._pods: Reflector[KubePod] = Reflector(client, Resource("v1", "pods", KubePod), world, pace=self._pace)
         self._told = self._commands = self._overtaken = 0
@@ -104,7 +118,9 @@ class Watcher:
     def unready(self) -> str:
         """Return of which objects the view is not complete, or not known to be current; empty when it is of all."""
         stale = [one.plural for one in self._reflectors if one.age_s >= FRESH_S]
-        return f"not current: {', '.join(stale)}" if stale else ""
+        if stale:
+            return f"not current: {', '.join(stale)}"
+        return self._config.unready() if self._config is not None else ""
 
     @property
     def _reflectors(self) -> list[Reflector[Any]]:

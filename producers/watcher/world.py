@@ -23,11 +23,12 @@ from schemas.cluster import EVERY_GPU, Namespace, Node, PreemptionScope
 from schemas.kube.annotations import read_allocation
 from schemas.kube.components import VENDOR
 from schemas.kube.core import KubePod
-from schemas.kube.defaults import SCHEDULERS, Settings, Shelf
+from schemas.kube.defaults import SCHEDULER_CONFIG, Settings, Shelf
 from schemas.kube.isolation import isolation_of
 from schemas.kube.policy import KubeNamespace
 from schemas.kube.quotas import native_quota, tensorfusion_quota
 from schemas.kube.resources import ResourceQuota
+from schemas.kube.scheduler import SCHEDULERS
 from schemas.quantity import QuantityError
 from schemas.quota import Budget, Quota
 from schemas.rollout import COMPONENTS, Member
@@ -146,6 +147,10 @@ class World:
         if plural == NATIVE:
             self._mark(QUOTA, (namespace, f"{NATIVE}/{name}"))
             return
+        if plural == SCHEDULER_CONFIG:
+            self._on_pools()
+            self._on_news()
+            return
         self.reader.forget()
         self._mark(CONFIG, (plural, namespace, name))
         match plural:
@@ -158,12 +163,16 @@ class World:
             case "tensorfusionworkloads":
                 self._on_workload(f"{namespace}/{name}")
             case "schedulingconfigtemplates":
-                self.dirty |= dict.fromkeys(((POOL, (pool,)) for _, pool in self.settings.pools.items), True)
+                self._on_pools()
             case "gpuresourcequotas":
                 self._mark(QUOTA, (namespace, f"{TENSORFUSION}/{name}"))
             case "providerconfigs":
                 self._on_components([pool for _, pool in self.settings.pools.items])
         self._on_asking()
+
+    def _on_pools(self) -> None:
+        """What all pools do for their pods may be another now."""
+        self.dirty |= dict.fromkeys(((POOL, (pool,)) for _, pool in self.settings.pools.items), True)
 
     def _on_components(self, pools: Iterable[str]) -> None:
         """What pools want of their components, or which nodes have their agents, may be another now."""
@@ -217,6 +226,8 @@ class World:
         if kind == POD:
             return self.pods.tell(subject_of(kind, key), key, stored, at, seq)
         value: msgspec.Struct | None
+        if kind == POOL and self.settings.scheduling is None and ("", key[0]) in self.settings.pools.items:
+            return None  # what nobody can read changes no pool
         match kind:
             case "node":
                 value, version = self._node(key[0])

@@ -23,11 +23,12 @@ from schemas.kube.base import GROUP, Amounts, NodeSelector, NodeSelectorTerm, Re
 from schemas.kube.components import component_specs
 from schemas.kube.core import KubeNode, ObjectMeta, same
 from schemas.kube.pools import NodeManagerConfig
+from schemas.kube.scheduler import SCHEDULERS, Scheduling
 from schemas.kube.selectors import selects
 from schemas.rollout import ComponentSpec
 
-SCHEDULERS: Final = ("tensor-fusion-scheduler", "hami-scheduler")
-"""Pods that name one of these are ours to bind. Admission writes the name; whatever else a pod says, another one's is not."""
+SCHEDULER_CONFIG: Final = "schedulerConfig"
+"""Stands for the scheduler's configuration where an object's kind is named."""
 
 DEFAULT_POOL: Final = "tensor-fusion.ai/is-default-pool"
 
@@ -98,6 +99,9 @@ class Settings:
 
     def __init__(self, changed: Changed, *, preemption: PreemptionScope = "never") -> None:
         self._preemption = preemption
+        self._changed = changed
+        self.scheduling: tuple[Scheduling, int] | None = Scheduling(), 0
+        """What the scheduler's configuration says, and the version since which it does; None while that is not known."""
         self.clusters: Shelf[kube.TensorFusionCluster] = Shelf("tensorfusionclusters", changed)
         self.pools: Shelf[kube.GPUPool] = Shelf("gpupools", changed)
         self.templates: Shelf[kube.SchedulingConfigTemplate] = Shelf("schedulingconfigtemplates", changed)
@@ -115,6 +119,11 @@ class Settings:
             "providerconfigs": (self.providers, kube.ProviderConfig),
         }
         """Shelf and type of every kind, by plural."""
+
+    def schedule(self, scheduling: Scheduling | None, version: int) -> None:
+        """The scheduler's configuration says this; None says that what it says is not known."""
+        self.scheduling = None if scheduling is None else (scheduling, version)
+        self._changed(SCHEDULER_CONFIG, "", "")
 
     def apply(self, plural: str, namespace: str, name: str, resource: kube.CustomResource | None) -> None:
         """Take over what STATE says of an object; None says that it is no more.
@@ -161,16 +170,23 @@ class Settings:
         return ""
 
     def pool(self, name: str) -> Pool | None:
-        """Return a pool as the allocator knows it; None if there is no such pool."""
+        """Return a pool as the allocator knows it; None if there is no such pool, or it is not known how it schedules."""
         item = self.pools.items.get(("", name))
-        if item is None:
+        if item is None or self.scheduling is None:
             return None
+        scheduling, _ = self.scheduling
         template = self.templates.items.get(("", item.spec.scheduling_config_template))
         capacity = item.spec.capacity_config
         over = capacity.oversubscription if capacity is not None else None
         return Pool(
             name=name,
             placement=template.spec.placement.mode if template is not None else "NodeCompactGPULowLoad",
+            vram_weight=scheduling.vram_weight,
+            tflops_weight=scheduling.tflops_weight,
+            max_workers_per_node=scheduling.max_workers_per_node,
+            topology=scheduling.topology,
+            node_policy=scheduling.node_policy,
+            gpu_policies=scheduling.gpu_policies,
             oversubscription=Oversubscription()
             if over is None
             else Oversubscription(
@@ -185,7 +201,8 @@ class Settings:
         """Return the version since which :meth:`pool` returns what it does."""
         item = self.pools.items.get(("", name))
         template = item.spec.scheduling_config_template if item is not None else ""
-        return max(self.pools.version("", name), self.templates.version("", template) if template else 0)
+        _, scheduling = self.scheduling or (None, 0)
+        return max(self.pools.version("", name), self.templates.version("", template) if template else 0, scheduling)
 
     def component(self, pool: str, component: str) -> ComponentSpec | None:
         """Return what a pool wants of one of its components; None if it configures none, or there is no such pool."""

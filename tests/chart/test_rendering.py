@@ -25,6 +25,8 @@ from schemas.dialects.tensorfusion import (
     PRIORITY_CLASSES,
 )
 from schemas.kube.kinds import KINDS
+from schemas.kube.scheduler import read_scheduling
+from schemas.placement import TopologyRules
 from tests.chart.render import CHART, GUIDES, pods, production, rendered, values_of
 
 EVERY = {
@@ -197,7 +199,27 @@ def test_what_roles_read_is_what_they_can_read(values: dict[str, Any]) -> None:
     data = rendered(values)[0]["ConfigMap", "tensor-fusion-sys-config"]["data"]
     assert parse(data["config.yaml"]).rules
     read_options(data["admission.yaml"])
-    assert yaml.safe_load(data["scheduler-config.yaml"])["profiles"]
+    assert read_scheduling(data["scheduler-config.yaml"]).max_workers_per_node == 256
+
+
+def test_what_is_said_of_scheduling_reaches_the_watcher() -> None:
+    plugins = [
+        {"name": "GPUResourcesFit", "args": {"maxWorkerPerNode": 9, "vramWeight": 0.5, "tflopsWeight": 0.5}},
+        {"name": "GPUNetworkTopologyAware", "args": {"mode": "hard"}},
+    ]
+    profiles = [{"schedulerName": "tensor-fusion-scheduler", "pluginConfig": plugins}]
+    policy = {"nodeSchedulerPolicy": "binpack", "gpuSchedulerPolicy": "spread"}
+    objects, _ = rendered({"schedulerConfig": {"profiles": profiles}, "scheduler": {"policy": policy}})
+    where = _environment(objects, "controller")["GPUBUS_SCHEDULER_CONFIG"]
+    _, name, key = where.removeprefix("configmap:").split("/")
+    found = read_scheduling(objects["ConfigMap", name]["data"][key])
+    assert (found.max_workers_per_node, found.vram_weight, found.topology) == (9, 50, TopologyRules(mode="hard"))
+    assert (found.node_policy, found.gpu_policies) == ("binpack", ("spread",))
+    assert objects["Role", "tensor-fusion-sys-watcher"]["rules"][0]["resources"] == ["configmaps"]
+    for wrong in ({"name": "GPUResourceFit"}, {"name": "GPUResourcesFit", "args": {"maxWorkersPerNode": 9}}):
+        profile = {"schedulerName": "tensor-fusion-scheduler", "pluginConfig": [wrong]}
+        with pytest.raises(Exception, match="schedulerConfig"):
+            rendered({"schedulerConfig": {"profiles": [profile]}})
 
 
 @IDS

@@ -51,6 +51,8 @@
     {{- if has "watcher" $roles }}
     - name: GPUBUS_PREEMPTION
       value: {{ ternary "cluster" "namespace" .root.Values.dynamicConfig.preemptClusterWideFromEnv }}
+    - name: GPUBUS_SCHEDULER_CONFIG
+      value: configmap:{{ .root.Release.Namespace }}/{{ $name }}-config/scheduler-config.yaml
     {{- end }}
     {{- if and (has "scaler" $roles) .root.Values.scaling.offers }}
     - name: GPUBUS_OFFERS
