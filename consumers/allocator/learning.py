@@ -8,7 +8,7 @@ tells which workload it was made for, and a replay needs no other source.
 from typing import Final
 
 from consumers.allocator.cluster import Cluster
-from consumers.allocator.engine import AHEAD, STEADY, WorkloadEstimator
+from consumers.allocator.engine import AHEAD, PACKING, STEADY, WorkloadEstimator
 from schemas.cluster import ExpectedPods
 from schemas.pod import Schedule
 
@@ -46,7 +46,7 @@ class Learner:
         self._counted[command.uid] = None
         if len(self._counted) > REMEMBERED:
             del self._counted[next(iter(self._counted))]
-        workload, known = estimator.add(command.request), cluster.expected.get(name)
+        workload, known = estimator.add(command.request, heavy=pool.placement == PACKING), cluster.expected.get(name)
         if workload is None or (known is not None and estimator.seen < min(known.seen, STEADY)):
             return None
         return ExpectedPods(pool=name, seen=estimator.seen, kinds=workload.kinds)

@@ -28,7 +28,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import get_args
 
-from consumers.allocator.engine import Policy, Snapshot, Workload, WorkloadEstimator, decide
+from consumers.allocator.engine import PACKING, Policy, Snapshot, Workload, WorkloadEstimator, decide
 from schemas.cluster import GpuDevice, GpuInventory, Node, PlacementMode, Pool
 from schemas.decision import Decision
 from schemas.ledger import Allocation
@@ -131,7 +131,7 @@ class Bench:
         self._pods += 1
         asked, uid = request(ask), f"u{self._pods}"
         start = time.process_time()
-        if self._estimator and (learnt := self._estimator.add(asked)):
+        if self._estimator and (learnt := self._estimator.add(asked, heavy=self._mode == PACKING)):
             self._policy = self._learnt(learnt)
         found = decide(self._snapshot, asked, self._policy)
         if found.node:
@@ -194,8 +194,8 @@ def churn(
 
 
 def policies(names: Sequence[PlacementMode], asks: Sequence[Ask]) -> Iterator[Policy]:
-    workload = Workload.of(map(request, asks))
     for name in names:
+        workload = Workload.of(map(request, asks), heavy=name == PACKING)
         yield Policy.of(Pool(name=POOL, placement=name), workload=workload)
 
 

@@ -513,18 +513,26 @@ def packing(world: World, name: str, request: GpuRequest, policy: Policy) -> tup
 
 
 def under_guard(world: World, name: str, request: GpuRequest, policy: Policy) -> bool:
-    width = max(kind.gpus for kind in policy.workload.kinds)
-    if request.count >= width or width < 2:
+    kinds = policy.workload.kinds
+    width = max(kind.gpus for kind in kinds)
+    if width < 2:
         return False
 
-    def wide(other: str) -> bool:
+    def wide(other: str, cpu: int) -> bool:
         free = [free_share(gpu) for gpu in usable(world, other)]
-        return len(free) >= width and set(free) == {1000}
+        return len(free) >= width and set(free) == {1000} and max(0, left_of(world, other)[1]) >= cpu
+
+    def few(cpu: int) -> bool:
+        wanted = demand(policy.workload, lambda kind: kind.gpus == width and kind.cpu_milli >= cpu)
+        there = 1000 * width * sum(wide(other, cpu) for other in nodes)
+        return there < Fraction(5, 4) * Fraction(wanted, max(1, demand(policy.workload))) * free
 
     nodes = open_nodes(world, request.pool)
     free = sum(free_share(gpu) for other in nodes for gpu in usable(world, other))
-    part = Fraction(demand(policy.workload, lambda kind: kind.gpus == width), max(1, demand(policy.workload)))
-    return wide(name) and 1000 * width * sum(map(wide, nodes)) < part * free
+    amounts = {kind.cpu_milli for kind in kinds if kind.gpus == width}
+    # A pod that is one of those that a node is kept for takes it.
+    others = {cpu for cpu in amounts if request.count < width or (request.count == width and request.cpu_milli < cpu)}
+    return any(wide(name, cpu) and few(cpu) for cpu in others)
 
 
 def prefer(world: World, name: str, request: GpuRequest, policy: Policy, points: int) -> tuple[int, ...]:

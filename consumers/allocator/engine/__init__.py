@@ -29,7 +29,7 @@ A pod asks for 60 % of a GPU's compute and 8 GiB of its VRAM, and gets them; a s
 from consumers.allocator.engine.decision import decide, fits_on, offers
 from consumers.allocator.engine.estimator import STEADY, WorkloadEstimator
 from consumers.allocator.engine.host import Capacity
-from consumers.allocator.engine.policy import AHEAD, Policy
+from consumers.allocator.engine.policy import AHEAD, PACKING, Policy
 from consumers.allocator.engine.prices import Price, shadow_prices
 from consumers.allocator.engine.rules import ENGINE_VERSION
 from consumers.allocator.engine.snapshot import Snapshot
@@ -38,6 +38,7 @@ from consumers.allocator.engine.workload import VAGUE, Workload
 __all__ = [
     "AHEAD",
     "ENGINE_VERSION",
+    "PACKING",
     "STEADY",
     "VAGUE",
     "Capacity",

@@ -35,13 +35,16 @@ class WorkloadEstimator:
         self.seen = 0
         self.workload = VAGUE
 
-    def add(self, request: GpuRequest) -> Workload | None:
-        """Take a request in; return the new workload when this is the time to learn anew."""
+    def add(self, request: GpuRequest, *, heavy: bool = False) -> Workload | None:
+        """Take a request in; return the new workload when this is the time to learn anew.
+
+        ``heavy`` is that of :meth:`.Workload.counted`.
+        """
         self._counts[kind_of(request, self._reference)] += 1
         self.seen += 1
         if not _due(self.seen):
             return None
-        self.workload = Workload.counted(self._counts)
+        self.workload = Workload.counted(self._counts, heavy=heavy)
         return self.workload
 
 

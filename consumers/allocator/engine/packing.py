@@ -69,8 +69,8 @@ class Packing:
             scores = self._gains - IDLE_CHARGE * yard.idle - self._penalties.take(yard.first)
             keys = np.where(keys >= 0, yard.tails | steps_bits(scores), keys)
         rows = largest(keys, count)
-        if self._count < yard.width and any(yard.rows[row].wide for row in rows) and yard.guarded:
-            return largest(np.where(yard.wide & (keys >= 0), keys & ~NOT_GUARDED, keys), count)
+        if any(yard.rows[row].reach for row in rows) and (least := yard.guard(self._count, self._cpu)):
+            return largest(np.where((yard.reach >= least) & (keys >= 0), keys & ~NOT_GUARDED, keys), count)
         return rows
 
     def _penalties_now(self) -> Ints:

@@ -16,6 +16,9 @@ from schemas.pod import WHOLE, GpuRequest
 COVERAGE_PERCENT: Final = 95
 """Kinds are kept, most frequent first, until they make up so much of all pods (Weng et al., USENIX ATC 2023)."""
 
+HEAVY_PERCENT: Final = 1
+"""A kind that asks for so much of all GPU is kept where heavy ones are wanted, however few pods it has."""
+
 MOST_KINDS: Final = 512
 """Kinds kept at most: a policy's tables grow by 8 kB with each."""
 
@@ -59,30 +62,36 @@ class Workload(msgspec.Struct, frozen=True, dict=True):
     kinds: tuple[PodKind, ...] = ()
 
     @classmethod
-    def of(cls, requests: Iterable[GpuRequest], reference: Reference = (0, 0)) -> Self:
+    def of(cls, requests: Iterable[GpuRequest], reference: Reference = (0, 0), *, heavy: bool = False) -> Self:
         """Return the workload that a number of requests amount to, by the rule of the paper.
 
         Args:
             requests: All pods that are known, those without GPUs included. Their order does not matter.
             reference: What amounts are turned into shares of. Where it is not known, an amount counts for nothing.
+            heavy: See :meth:`counted`.
         """
-        return cls.counted(Counter(kind_of(request, reference) for request in requests))
+        return cls.counted(Counter(kind_of(request, reference) for request in requests), heavy=heavy)
 
     @classmethod
-    def counted(cls, counts: Counter[PodKind]) -> Self:
-        """Return the workload of kinds that are counted already: the most frequent, up to 95 % of the pods."""
+    def counted(cls, counts: Counter[PodKind], *, heavy: bool = False) -> Self:
+        """Return the workload of kinds that are counted already: the most frequent, up to 95 % of the pods.
+
+        With ``heavy`` those are kept too that ask for at least a hundredth of all GPU, though they be few pods: a mode that keeps
+        nodes free for the widest pods has to know of them.
+        """
 
         def order(entry: tuple[PodKind, int]) -> tuple[int, int, int, int, tuple[str, ...]]:
             kind, pods = entry
             return pods, kind.cpu_milli, kind.share_milli, kind.gpus, kind.models
 
         total, covered, kept = sum(counts.values()), 0, []
-        for kind, pods in sorted(counts.items(), key=order, reverse=True)[:MOST_KINDS]:
-            if 100 * covered >= COVERAGE_PERCENT * total:
-                break
+        least = sum(kind.gpus * kind.share_milli * pods for kind, pods in counts.items()) * HEAVY_PERCENT
+        for kind, pods in sorted(counts.items(), key=order, reverse=True):
+            frequent = 100 * covered < COVERAGE_PERCENT * total
             covered += pods
-            kept.append(msgspec.structs.replace(kind, pods=pods))
-        return cls(tuple(kept))
+            if frequent or (heavy and 0 < least <= 100 * kind.gpus * kind.share_milli * pods):
+                kept.append(msgspec.structs.replace(kind, pods=pods))
+        return cls(tuple(kept[:MOST_KINDS]))
 
     @cached_property
     def pods(self) -> int:

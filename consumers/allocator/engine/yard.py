@@ -4,12 +4,15 @@
 is free. It is the sum over the groups of pods bound to the same models, that one among them, of the group's share of the
 workload's GPU demand times the pool's free GPU over the free GPU of those models, at most 3.
 
-*Guard*: as long as the fully idle nodes with as many GPUs as the widest kind asks for hold less than that kind's share of the
-free GPU, narrower pods take such a node only where nothing else fits.
+*Guard*: a *wide* node is fully idle and has as many GPUs as the widest kinds ask for. For each amount of CPU that one of these
+asks for, as long as the wide nodes with that much free hold less than 125 % of the share of the free GPU that goes to kinds
+which are as wide and want that much or more, other pods take such a node only where nothing else fits: narrower ones, and those
+that want less CPU. The quarter more is for chance: such pods are few.
 
 Both count only nodes that pods can get at present. A node's model is that of its first GPU.
 """
 
+from bisect import bisect_right
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -28,6 +31,7 @@ Ints = NDArray[np.int64]
 Rows = NDArray[np.intp]
 
 _SCARCEST: Final = 3 * WHOLE
+_GUARD_PERCENT: Final = 125
 
 
 class Standing(NamedTuple):
@@ -39,7 +43,7 @@ class Standing(NamedTuple):
         free: Their free shares in sum, as far as pods can get them at present.
         sort: Number of the sort of the first GPU that a pod can get.
         value: Its value, in grains.
-        wide: Whether the guard is over it: fully idle, and wide enough for the widest kind.
+        reach: For how many of the guard's amounts of CPU it is a wide node with that much free.
         tail: All of its sort keys but the score: what decides between equal scores.
     """
 
@@ -48,7 +52,7 @@ class Standing(NamedTuple):
     free: int = 0
     sort: int = NO_GPU
     value: int = 0
-    wide: bool = False
+    reach: int = 0
     tail: int = 0
 
 
@@ -60,7 +64,7 @@ class Yard(Supply):
 
     Attributes:
         value: The tables.
-        rows: Standing of each row; the columns are ``worth``, ``idle``, ``first`` (the sort), ``values``, ``wide`` and ``tails``.
+        rows: Standing of each row; the columns are ``worth``, ``idle``, ``first`` (the sort), ``values``, ``reach``, ``tails``.
         width: Most GPUs that a kind asks for; 0 where none asks for several.
     """
 
@@ -70,7 +74,9 @@ class Yard(Supply):
         self._demand = max(1, sum(_demand(kind) for kind in workload.kinds))
         widest = max((kind.gpus for kind in workload.kinds), default=0)
         self.width = widest if widest > 1 else 0
-        self._wide_demand = sum(_demand(kind) for kind in workload.kinds if kind.gpus == widest)
+        wide = [kind for kind in workload.kinds if kind.gpus == self.width]
+        self._amounts = sorted({kind.cpu_milli for kind in wide})
+        self._wide_demands = [sum(_demand(kind) for kind in wide if kind.cpu_milli >= cpu) for cpu in self._amounts]
         self._bound: dict[tuple[str, ...], int] = {}
         for kind in workload.kinds:
             if kind.models and kind.gpus:
@@ -82,10 +88,16 @@ class Yard(Supply):
         """Whether any kind of pod is bound to models."""
         return bool(self._bound)
 
-    @property
-    def guarded(self) -> bool:
-        """Whether narrower pods leave the wide idle nodes alone."""
-        return self._wide_nodes * self.width * WHOLE * self._demand < self._wide_demand * self._free
+    def guard(self, count: int, cpu_milli: int) -> int:
+        """Return the least reach of the nodes that a pod leaves alone; 0 where it leaves none."""
+        if count > self.width:
+            return 0
+        start = 0 if count < self.width else bisect_right(self._amounts, cpu_milli)
+        scale, free = 100 * self.width * WHOLE * self._demand, _GUARD_PERCENT * self._free
+        for place in range(start, len(self._amounts)):
+            if self._reaching[place] * scale < self._wide_demands[place] * free:
+                return place + 1
+        return 0
 
     def blocks(self, rows: Rows) -> Rows | int:
         """Return the number of the tables that hold for some rows, one number where all are the same."""
@@ -112,8 +124,9 @@ class Yard(Supply):
         count = len(self.slots)
         self.rows = [_NOTHING] * count
         self.worth, self.idle, self.first, self.tails, self.values = (np.zeros(count, dtype=np.int64) for _ in range(5))
-        self.wide: NDArray[np.bool_] = np.zeros(count, dtype=np.bool_)
-        self._free = self._wide_nodes = 0
+        self.reach: NDArray[np.int16] = np.zeros(count, dtype=np.int16)
+        self._free = 0
+        self._reaching = [0] * len(self._amounts)
         self._free_of_sort = [0] * len(self.known)
         self._places = place_bits(self.ties)
 
@@ -139,15 +152,19 @@ class Yard(Supply):
         tail = tail_bits(self._places[row], free, cpu)
         if host is None or host.stage:
             free = usable = 0
-        wide = 0 < self.width <= usable == idle
-        self.rows[row] = Standing(worth, idle, free, first, value, wide, tail)
+        reach = bisect_right(self._amounts, cpu) if 0 < self.width <= usable == idle else 0
+        self.rows[row] = Standing(worth, idle, free, first, value, reach, tail)
         self.worth[row], self.idle[row], self.values[row], self.tails[row] = worth, idle, value, tail
         self._free += free - before.free
         self._free_of_sort[before.sort] -= before.free
         self._free_of_sort[first] += free
-        if wide != before.wide or first != before.sort:
-            self.wide[row], self.first[row] = wide, first
-            self._wide_nodes += wide - before.wide
+        self.first[row] = first
+        if reach != before.reach:
+            self.reach[row] = reach
+            for place in range(before.reach, reach):
+                self._reaching[place] += 1
+            for place in range(reach, before.reach):
+                self._reaching[place] -= 1
 
 
 def _demand(kind: PodKind) -> int:

@@ -137,3 +137,23 @@ def test_halves_of_a_thousandth_are_rounded_up_however_the_score_is_computed(clu
         cluster.node("b", cpu_milli=9_000 + lost)
         alone = cluster.decide(half, compute_milli=500, vram_milli=500).candidates
         assert {c.parts["value"] for c in (*together, *alone)} == {lost}
+
+
+def test_wide_nodes_with_much_cpu_are_guarded_for_the_wide_pods_that_need_it(cluster: Any) -> None:
+    def pair(cpu: int, pods: int) -> PodKind:
+        return PodKind(cpu_milli=cpu, gpus=2, share_milli=1000, pods=pods)
+
+    wide = policy(pair(2_000, 7), pair(8_000, 3))
+    cluster.node("a-much", 2, cpu_milli=10_000)
+    for number in range(3):
+        cluster.node(f"b{number}", 2, cpu_milli=4_000)
+    # Three tenths of the demand want 8 cores, a quarter of what is free has them. All the rest is enough for the others.
+    little, much = ({"count": 2, "compute_milli": 1000, "cpu_milli": cpu} for cpu in (2_000, 8_000))
+    assert "a-much" not in [c.node for c in cluster.decide(wide, **little).candidates]
+    assert cluster.decide(wide, **much).node == "a-much"
+    assert "a-much" not in [c.node for c in cluster.decide(wide, compute_milli=1000).candidates]
+    # Where nothing else fits it is taken.
+    for number in range(3):
+        for slot in (0, 1):
+            cluster.fill(f"b{number}", slot, tflops=100_000, vram=1000)
+    assert cluster.decide(wide, **little).node == "a-much"

@@ -25,6 +25,19 @@ def test_kinds_are_kept_by_frequency_until_they_cover_95_percent() -> None:
     assert len(Workload.of([ask(1, 500)] * 95 + [ask(1, 600)] * 5).kinds) == 1
 
 
+def test_heavy_kinds_are_kept_where_they_are_wanted_though_they_be_few() -> None:
+    requests = [ask(1, 500)] * 1900 + [ask(8, 1000, cpu=8)] * 2 + [ask(2, 1000)] * 2 + [ask(0, cpu=4)] * 96
+    # Of 970 GPUs the two pods of 8 ask for 1.6 %, those of 2 for 0.4 %.
+    frequent, heavy = (
+        PodKind(gpus=1, share_milli=500, pods=1900),
+        PodKind(cpu_milli=8, gpus=8, share_milli=1000, pods=2),
+    )
+    assert Workload.of(requests).kinds == (frequent,)
+    assert Workload.of(requests, heavy=True).kinds == (frequent, heavy)
+    idle = [ask(0, cpu=cpu) for cpu in range(40)]
+    assert Workload.of(idle, heavy=True) == Workload.of(idle)  # no GPU is asked for, so none is a share of it
+
+
 def test_kinds_of_equal_frequency_come_by_cpu_then_share_then_gpus_then_models_the_larger_first() -> None:
     ordered = [
         ask(1, 100, cpu=9), ask(1, 900, cpu=5), ask(4, 800, cpu=5), ask(2, 800, cpu=5), ask(1, 800, cpu=5, models=("b",)),
