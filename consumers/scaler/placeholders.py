@@ -21,8 +21,9 @@ from schemas.dialects.tensorfusion import PLACEHOLDER_CLASS, PLACEHOLDER_PRIORIT
 from schemas.dialects.text import RequestError
 from schemas.dialects.view import POOL_KEY
 from schemas.kube.base import API_VERSION, NodeSelector
-from schemas.kube.defaults import GPU_NODES, SCHEDULERS
+from schemas.kube.defaults import GPU_NODES
 from schemas.kube.pools import GPUPoolSpec, NodeManagerConfig
+from schemas.kube.scheduler import SCHEDULERS
 from schemas.ledger import Allocation
 from schemas.quantity import format_bytes, format_milli, parse_bytes, parse_milli
 from schemas.units import Amount
