@@ -1,7 +1,6 @@
 """The past of a stream as values: for checks, listings and replays."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final
 
@@ -11,6 +10,7 @@ import nats.errors
 from bus.connection import Bus
 from bus.errors import NO_MESSAGE, ApiError, BusError
 from bus.follower import Follower, Record
+from bus.moment import newest_before
 from bus.origin import nanoseconds
 from bus.streams import HISTORY, LEDGER, STATE, stream_info
 from bus.tasks import breathe, end
@@ -43,6 +43,7 @@ async def read(
     Raises:
         BusError: The stream could not be read.
     """
+    await _readable(bus, stream)
     follower = Follower(bus, stream, filters, apply, since=since)
     await follower.start(timeout=300.0)
     await follower.stop()
@@ -67,7 +68,7 @@ async def batches(
     Raises:
         BusError: The stream cannot be read.
     """
-    await _exists(bus, stream)
+    await _readable(bus, stream)
     held: list[Record] = []
     some, room = asyncio.Event(), asyncio.Event()
     room.set()
@@ -100,11 +101,15 @@ async def batches(
         await follower.stop()
 
 
-async def _exists(bus: Bus, stream: str) -> None:
+async def _readable(bus: Bus, stream: str) -> None:
     try:
-        await stream_info(bus, stream)
+        info = await stream_info(bus, stream)
     except (nats.errors.Error, TimeoutError, ApiError) as error:
         raise BusError(f"stream {stream} cannot be read: {error or type(error).__name__}") from error
+    if info.is_queue:
+        raise BusError(
+            f"stream {stream} is a queue: it has no past, as messages go when they are done; DECISION has what came of them"
+        )
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,28 +128,29 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
 async def newest_until(bus: Bus, stream: str, names: Sequence[str], cut: Cut) -> tuple[list[Record], int]:
     """Return what :func:`newest` would have returned at a moment; ``names`` are kinds of STATE or subjects of LEDGER.
 
+    It costs as much as there are objects, however long the log is. What HISTORY says of STATE is as for :func:`past_state`.
+
     Raises:
         BusError: The stream could not be read.
     """
-    found: dict[str, Record] = {}
-    seq = 0
-    past = _one(await past_state(bus, names)) if stream == STATE else batches(bus, stream, names)
-    async with contextlib.aclosing(past) as reading:
-        async for batch in reading:
-            for record in batch:
-                if cut.holds(stream, record):
-                    seq = record.seq
-                    found.pop(record.subject, None)
-                    if not record.deleted:
-                        found[record.subject] = record
-            if not cut.holds(stream, batch[-1]):
-                break
-    return list(found.values()), (cut.ledger if stream == LEDGER else cut.state) or seq
+    if stream == LEDGER:
+        records = await newest_before(bus, LEDGER, names, lambda record: cut.holds(LEDGER, record))
+        return [record for record in records if not record.deleted], cut.ledger or _end(records)
+    filters = [f"gpubus.state.{kind}.>" for kind in names]
+    present, _ = await newest(
+        bus, STATE, filters
+    )  # first: what is replaced meanwhile has reached HISTORY by then, or does so
+    past = await newest_before(bus, HISTORY, filters, lambda record: cut.holds(STATE, record), original=True)
+    found = {record.subject: record for record in past}
+    for record in present:
+        if cut.holds(STATE, record) and (record.subject not in found or found[record.subject].seq < record.seq):
+            found[record.subject] = record
+    records = sorted(found.values(), key=lambda record: record.seq)
+    return [record for record in records if not record.deleted], cut.state or _end(records)
 
 
-async def _one(records: list[Record]) -> AsyncGenerator[list[Record]]:
-    if records:
-        yield records
+def _end(records: list[Record]) -> int:
+    return records[-1].seq if records else 0
 
 
 async def time_of(bus: Bus, stream: str, seq: int) -> int | None:
@@ -188,6 +194,7 @@ async def newest(bus: Bus, stream: str, filters: Sequence[str]) -> tuple[list[Re
         if not record.deleted:
             found[record.subject] = record
 
+    await _readable(bus, stream)
     follower = Follower(bus, stream, filters, keep)
     await follower.start()
     await follower.stop()

@@ -176,11 +176,23 @@ class StreamState(msgspec.Struct):
     last_seq: int = 0
 
 
+class StreamOptions(msgspec.Struct, frozen=True):
+    """The part of a stream's configuration that readers need."""
+
+    retention: str = ""
+
+
 class StreamInfo(msgspec.Struct):
     """Identity and extent of a stream; ``created`` changes when a stream is deleted and made again."""
 
     created: str
     state: StreamState
+    config: StreamOptions = StreamOptions()
+
+    @property
+    def is_queue(self) -> bool:
+        """Whether whoever reads a message takes it from all others."""
+        return self.config.retention == RetentionPolicy.WORK_QUEUE.value
 
 
 class _Configured(msgspec.Struct):

@@ -8,7 +8,7 @@ import msgspec
 import nats.errors
 import pytest
 
-from bus import codec, direct, ledger, rpc, subjects, timers
+from bus import codec, direct, history, ledger, moment, rpc, subjects, timers
 from bus.connection import Bus
 from bus.consumer import PullConsumer
 from bus.deadletter import get_letter, retry_letter
@@ -16,7 +16,7 @@ from bus.delivery import ConsumerSpec
 from bus.errors import BusError, BusUnreachableError, CallError, ConflictError, NoResponderError, UndecodableError
 from bus.follower import Follower, Record
 from bus.publisher import Publisher
-from bus.streams import CAPACITY, ensure_streams, require_streams, stream_info
+from bus.streams import CAPACITY, LEDGER, TICK, WORK, ensure_streams, require_streams, stream_info
 from bus.worker import Dead, Done, Retry, Worker
 from deploy.local.server import free_port
 from schemas.cluster import Node
@@ -481,3 +481,41 @@ async def test_a_role_adds_the_subjects_that_an_earlier_version_did_not_speak_on
     assert after.pop("max_bytes") == 4096
     await ensure_streams(bus)
     assert await config() == declared
+
+
+async def test_a_queue_is_refused_as_a_past_instead_of_waited_for(bus: Bus) -> None:
+    await bus.publisher.publish("gpubus.work.schedule.a.b", b"{}", msg_id="x")
+    for stream in (WORK, TICK):
+        with pytest.raises(BusError, match=f"stream {stream} is a queue"):
+            await history.read(bus, stream, [">"], print)
+        with pytest.raises(BusError, match=f"stream {stream} is a queue"):
+            await history.newest(bus, stream, [">"])
+        with pytest.raises(BusError, match=f"stream {stream} is a queue"):
+            await anext(history.batches(bus, stream, [">"]))
+    with pytest.raises(BusError, match="stream NOWHERE cannot be read"):
+        await history.read(bus, "NOWHERE", [">"], print)
+
+
+async def test_the_newest_records_before_any_point_are_those_that_a_reader_had_by_then(bus: Bus, monkeypatch) -> None:
+    monkeypatch.setattr(moment, "AT_ONCE", 3)
+    monkeypatch.setattr(moment, "PROBES", 2)
+    assert await moment.newest_before(bus, LEDGER, ["gpubus.ledger.node.>"], lambda _: True) == []
+    for number in range(60):
+        subject = f"gpubus.ledger.node.{number * number % 11}" if number % 7 else "gpubus.ledger.quota.a"
+        await bus.publisher.publish(subject, b"" if number % 10 == 9 else f"{number}".encode(), msg_id=f"{number}")
+    for seq in (1, 20, 21, 59, 60):
+        await bus.api(f"STREAM.MSG.DELETE.{LEDGER}", {"seq": seq})
+    records: list[Record] = []
+    await history.read(bus, LEDGER, [">"], records.append)
+    for filters in (["gpubus.ledger.node.>"], ["gpubus.ledger.node.4", "gpubus.ledger.quota.*"]):
+        prefixes = tuple(one.rstrip(">*") for one in filters)
+        for end in range(62):
+            held: dict[str, Record] = {}
+            for record in records:
+                if record.seq <= end and record.subject.startswith(prefixes):
+                    held.pop(record.subject, None)
+                    held[record.subject] = record
+            found = await moment.newest_before(bus, LEDGER, filters, lambda record, end=end: record.seq <= end)
+            assert found == list(held.values()), end
+    with pytest.raises(BusError, match="stream NOWHERE could not be read"):
+        await moment.newest_before(bus, "NOWHERE", [">"], lambda _: True)
