@@ -49,7 +49,19 @@ ROLES: Final[dict[str, Grants]] = {
         publish=(
             *(
                 f"gpubus.state.{kind}.>"
-                for kind in ("pool", "node", "pod", "quota", "config", "component", "member", "disruption", "namespace")
+                for kind in (
+                    "pool",
+                    "node",
+                    "pod",
+                    "quota",
+                    "config",
+                    "component",
+                    "member",
+                    "disruption",
+                    "namespace",
+                    "client",
+                    "connection",
+                )
             ),
             "gpubus.decision.>",
             _SCHEDULE,

@@ -18,6 +18,7 @@ from schemas.pod import Pod, Release, Schedule, Waiting
 from schemas.preemption import DisruptionBudget, Evict
 from schemas.quota import Quota
 from schemas.record import RecorderCounters
+from schemas.remote import Connection, RemoteClient
 from schemas.rollout import ComponentSpec, Member, Rollout
 from schemas.scaling import WorkloadUse
 from schemas.shadow import ShadowReport
@@ -49,6 +50,8 @@ EVENT_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     "gpubus.disruption.v1": DisruptionBudget,
     "gpubus.namespace.v1": Namespace,
     "gpubus.resource.v1": CustomResource,
+    "gpubus.client.v1": RemoteClient,
+    "gpubus.connection.v1": Connection,
     "gpubus.waiting.v1": Waiting,
     "gpubus.presence.v1": Presence,
     "gpubus.usage.v1": NodeUsage,

@@ -17,11 +17,15 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
         hash: What the pod is labelled with, so that one that has become out of date is known.
         images: Images of its vendor, or of its pool where the vendor's provider names none.
         patch: What is merged into each container with GPUs. Source: ``patchToContainer`` of the contract.
+        pod_patch: What is merged into pods that use GPUs of other nodes. Source: ``patchToPod``.
+        endpoint: Where such a pod asks for its worker. Source: ``operatorEndpoint``.
     """
 
     hash: str
     images: Images
     patch: dict[str, Any] = {}
+    pod_patch: dict[str, Any] = {}
+    endpoint: str = ""
 
 
 def client_of(template: Template, pool: str, vendor: str) -> Client:
@@ -36,4 +40,6 @@ def client_of(template: Template, pool: str, vendor: str) -> Client:
             worker=template.images.get(f"{vendor}/remoteWorker") or stated.get("embeddedModeImage", ""),
         ),
         patch=stated.get("patchToContainer") or {},
+        pod_patch=stated.get("patchToPod") or {},
+        endpoint=stated.get("operatorEndpoint", ""),
     )

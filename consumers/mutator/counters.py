@@ -13,6 +13,7 @@ from consumers.mutator.mutate import SLOT_LABEL
 from consumers.mutator.slots import confirm, give_back, take
 from schemas.event import Event
 from schemas.pod import Pod
+from schemas.remote import RemoteClient
 from schemas.slots import WorkloadSlots
 
 log = logging.getLogger("gpubus.mutator")
@@ -40,7 +41,7 @@ class Counters:
         self._changes = 0
         self._name = name
         self._ledger = Follower(bus, LEDGER, ["gpubus.ledger.>"], self._on_ledger, recreated=self._records.clear)
-        self._state = Follower(bus, STATE, ["gpubus.state.pod.>"], self._on_pod)
+        self._state = Follower(bus, STATE, ["gpubus.state.pod.>", "gpubus.state.client.>"], self._on_pod)
         self._loaded = False
 
     async def start(self) -> None:
@@ -135,13 +136,10 @@ class Counters:
         slot, uid = "", ""
         if not record.deleted:
             try:
-                pod = codec.decode_as(Pod, record.payload).data
+                slot, uid = _slot(record)
             except UndecodableError as error:
                 log.warning("STATE %d on %s: %s", record.seq, record.subject, error)
                 return  # whoever cannot be read keeps what it has
-            slot, uid = pod.labels.get(SLOT_LABEL, ""), pod.uid
-            if pod.phase in {"Succeeded", "Failed"}:
-                slot = ""
         before = self._pods.pop(record.subject, "")
         if slot:
             self._pods[record.subject] = slot
@@ -170,6 +168,15 @@ class Counters:
                 await asyncio.sleep(min(0.1 * 2**attempt, 5.0))
             else:
                 return
+
+
+def _slot(record: Record) -> tuple[str, str]:
+    """Return the slot that a pod holds, empty for none, and the pod's UID."""
+    if record.subject.startswith("gpubus.state.client."):
+        client = codec.decode_as(RemoteClient, record.payload).data
+        return client.slot, client.uid
+    pod = codec.decode_as(Pod, record.payload).data
+    return "" if pod.phase in {"Succeeded", "Failed"} else pod.labels.get(SLOT_LABEL, ""), pod.uid
 
 
 def slots_subject(owner: str) -> str:

@@ -60,9 +60,9 @@ def isolate(
 def _soft(spec: dict[str, Any], managed: list[dict[str, Any]], images: Images) -> list[Variable]:
     if not images.limiter:
         return []  # then the GPU is shared by agreement alone, which is what soft isolation without a limiter means
-    _volume(spec, {"name": "tf-soft-limiter", "emptyDir": {}})
-    _volume(spec, {"name": "tf-data", "hostPath": {"path": "/run/tensor-fusion", "type": "DirectoryOrCreate"}})
-    _first(
+    volume(spec, {"name": "tf-soft-limiter", "emptyDir": {}})
+    volume(spec, {"name": "tf-data", "hostPath": {"path": "/run/tensor-fusion", "type": "DirectoryOrCreate"}})
+    first(
         spec,
         {
             "name": "init-soft-limiter",
@@ -73,8 +73,8 @@ def _soft(spec: dict[str, Any], managed: list[dict[str, Any]], images: Images) -
         },
     )
     for container in managed:
-        _mount(container, {"name": "tf-soft-limiter", "mountPath": _LIMITER, "readOnly": True})
-        _mount(
+        mount(container, {"name": "tf-soft-limiter", "mountPath": _LIMITER, "readOnly": True})
+        mount(
             container,
             {"name": "tf-data", "mountPath": _SHARED_MEMORY, "subPathExpr": "shm/$(POD_NAMESPACE)/$(POD_NAME)"},
         )
@@ -90,9 +90,9 @@ def _hard(spec: dict[str, Any], managed: list[dict[str, Any]], request: GpuReque
     if not images.worker or not images.client:
         fix = "set images.remoteWorker and images.remoteClient of the vendor's ProviderConfig, or use soft"
         raise RequestError(ISOLATION, "hard", "needs a worker beside the container, and no image for it is known", fix)
-    _volume(spec, {"name": "tf-transport-shm", "emptyDir": {"medium": "Memory"}})
-    _volume(spec, {"name": "tf-libs", "emptyDir": {}})
-    _first(
+    volume(spec, {"name": "tf-transport-shm", "emptyDir": {"medium": "Memory"}})
+    volume(spec, {"name": "tf-libs", "emptyDir": {}})
+    first(
         spec,
         {
             "name": "inject-lib",
@@ -111,8 +111,8 @@ def _hard(spec: dict[str, Any], managed: list[dict[str, Any]], request: GpuReque
     if all(one["name"] != worker["name"] for one in spec["containers"]):
         spec["containers"].append(worker)
     for container in managed:
-        _mount(container, {"name": "tf-libs", "mountPath": _LIBRARY, "readOnly": True})
-        _mount(container, {"name": "tf-transport-shm", "mountPath": "/dev/shm"})  # noqa: S108
+        mount(container, {"name": "tf-libs", "mountPath": _LIBRARY, "readOnly": True})
+        mount(container, {"name": "tf-transport-shm", "mountPath": "/dev/shm"})  # noqa: S108
     return [
         literal(
             NVIDIA_VISIBLE_DEVICES, NO_DEVICES
@@ -141,19 +141,22 @@ def _identity() -> list[Variable]:
     ]
 
 
-def _volume(spec: dict[str, Any], volume: dict[str, Any]) -> None:
+def volume(spec: dict[str, Any], added: dict[str, Any]) -> None:
+    """Add a volume to a pod that has none of its name."""
     volumes = spec.setdefault("volumes", [])
-    if all(one["name"] != volume["name"] for one in volumes):
-        volumes.append(volume)
+    if all(one["name"] != added["name"] for one in volumes):
+        volumes.append(added)
 
 
-def _first(spec: dict[str, Any], container: dict[str, Any]) -> None:
+def first(spec: dict[str, Any], container: dict[str, Any]) -> None:
+    """Put an init container before all others, unless the pod has one of its name."""
     before = spec.get("initContainers") or []
     if all(one["name"] != container["name"] for one in before):
         spec["initContainers"] = [container, *before]
 
 
-def _mount(container: dict[str, Any], mount: dict[str, Any]) -> None:
+def mount(container: dict[str, Any], added: dict[str, Any]) -> None:
+    """Mount something in a container that has nothing there."""
     mounts = container.setdefault("volumeMounts", [])
-    if all(one["mountPath"] != mount["mountPath"] for one in mounts):
-        mounts.append(mount)
+    if all(one["mountPath"] != added["mountPath"] for one in mounts):
+        mounts.append(added)

@@ -4,33 +4,27 @@ Nothing is reserved for a pod that is only proposed: it has no UID yet, may be i
 comes a second time, changed by us already, is changed into the same.
 """
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
 from consumers.mutator import environment
-from consumers.mutator.alike import Alike
-from consumers.mutator.client import Client
+from consumers.mutator.context import Context
 from consumers.mutator.environment import Variable, literal
-from consumers.mutator.isolation import ADDED, isolate
+from consumers.mutator.isolation import ADDED
 from consumers.mutator.migration import asks, migrated, speaks
 from consumers.mutator.moved import move
-from consumers.mutator.options import Images, Options
 from consumers.mutator.patch import diff
 from consumers.mutator.progressive import apart
-from consumers.mutator.quota import Bounds, check
+from consumers.mutator.quota import check
+from consumers.mutator.tensorfusion import containers, scheduler_of, tensorfusion, tolerate
 from schemas.admission import PatchOperation
-from schemas.dialects import HamiConfig, PodSpecView, RequestError, TensorFusionDefaults, parse_pod
+from schemas.dialects import HamiConfig, PodSpecView, RequestError, parse_pod
 from schemas.dialects import tf_keys as keys
 from schemas.dialects.moved import with_moved
-from schemas.dialects.tensorfusion import PRIORITIES, PRIORITY_CLASSES
 from schemas.dialects.text import closest
 from schemas.dialects.view import POOL_KEY, ContainerView
-from schemas.kube.components import DEFAULT_VENDOR, TEMPLATE_HASH, WORKLOAD_KIND
 from schemas.kube.core import KubePod
-from schemas.kube.merge import merge
-from schemas.kube.occupied import TOLERATION
 from schemas.kube.views import view_of
 from schemas.pod import WHOLE, GpuRequest
 
@@ -78,32 +72,6 @@ class Mutation(msgspec.Struct, frozen=True, kw_only=True):
     left: tuple[PatchOperation, ...] = ()
 
 
-class Context(msgspec.Struct, frozen=True, kw_only=True):
-    """What operators have set.
-
-    Attributes:
-        options: For all pods.
-        images: Images of the providers, by vendor, where a pool says nothing of what it puts into pods.
-        hami: Words and defaults of HAMi's dialect.
-        defaults: For a namespace, a profile's name and a pool's name, what stands behind a TensorFusion pod.
-        clients: For a pool and a vendor, what the pool puts into its pods; None if it does not say.
-        bounds: For a namespace, its quotas and what its pods hold.
-        namespaces: Labels of a namespace; None while they are not known.
-        pools: Names of the pools that there are.
-        alike: What pods ask for that were read with all this.
-    """
-
-    options: Options = Options()
-    images: dict[str, Images] = {}
-    hami: HamiConfig
-    defaults: Callable[[str, str, str], TensorFusionDefaults]
-    clients: Callable[[str, str], Client | None] = lambda _pool, _vendor: None
-    bounds: Callable[[str], Bounds] = lambda _namespace: Bounds()
-    namespaces: Callable[[str], dict[str, str] | None] = lambda _namespace: None
-    pools: frozenset[str] = frozenset()
-    alike: Alike = msgspec.field(default_factory=Alike)
-
-
 def mutate(raw: bytes, namespace: str, admission: str, context: Context) -> Mutation:
     """Return what becomes of a pod that is to be created.
 
@@ -132,7 +100,7 @@ def mutate(raw: bytes, namespace: str, admission: str, context: Context) -> Muta
     check(context.bounds(namespace), request)
     slot = _slot(pod, namespace, view, admission)
     changed = _copy(pod)
-    warnings = _change(changed, view, request, context, frozenset(native))
+    warnings = _change(changed, view, request, context, native=frozenset(native), admission=admission)
     if slot is not None:
         changed["metadata"]["labels"] = {**(changed["metadata"].get("labels") or {}), SLOT_LABEL: slot.id}
     return Mutation(request=request, patch=diff(pod, changed), warnings=tuple(warnings), slot=slot, left=left)
@@ -180,14 +148,11 @@ def _container_copy(container: dict[str, Any]) -> dict[str, Any]:
 
 def _refuse(pod: dict[str, Any], request: GpuRequest) -> None:
     node = pod["spec"].get("nodeName")
-    if node:
+    if node and not request.remote:
         fix = "leave it out; to choose a node use a node selector"
         raise RequestError(
             "spec.nodeName", node, "gives the pod a node past the scheduler that knows what its GPUs hold", fix
         )
-    if request.remote:
-        fix = f'set {keys.LOCAL}: "true"'
-        raise RequestError(keys.LOCAL, "false", "asks for GPUs of another node, which is not supported yet", fix)
 
 
 def _check_pool(view: PodSpecView, request: GpuRequest, pools: frozenset[str]) -> None:
@@ -229,41 +194,40 @@ def _slot(pod: dict[str, Any], namespace: str, view: PodSpecView, admission: str
 
 
 def _change(
-    pod: dict[str, Any], view: PodSpecView, request: GpuRequest, context: Context, native: frozenset[str]
+    pod: dict[str, Any],
+    view: PodSpecView,
+    request: GpuRequest,
+    context: Context,
+    *,
+    native: frozenset[str],
+    admission: str,
 ) -> list[str]:
     """Change a pod that is ours, in place, and return what its user should know."""
     options, spec = context.options, pod["spec"]
-    names = set(request.container_names) | {one.name for one in request.containers}
-    present = [one for kind in ("initContainers", "containers") for one in spec.get(kind) or ()]
-    managed = [one for one in present if one["name"] in names]
+    names = {*request.container_names, *(one.name for one in request.containers)}
     common: list[Variable] = []
+    warnings = [_NO_HOST_PORT] if view.labels.get(keys.HOST_PORT) else []
     if request.dialect == "hami":
-        spec["schedulerName"] = _scheduler(spec, options, options.hami_scheduler)
+        spec["schedulerName"] = scheduler_of(spec, options, options.hami_scheduler)
         taken = {context.hami.count_name, *context.hami.own_names, _PRIORITY}
         move(pod, frozenset(taken), _exclusive(view, request, context.hami))
         if options.nvidia_operator_progressive_migration:
-            _tolerate(spec)
+            tolerate(spec)
         if options.gpu_core_policy not in {"", "default"}:
             common.append(literal("GPU_CORE_UTILIZATION_POLICY", options.gpu_core_policy))
     else:
-        spec["schedulerName"] = _scheduler(spec, options, options.scheduler)
         move(pod, native, {})
-        vendor = request.vendor or DEFAULT_VENDOR
-        client = context.clients(request.pool, vendor)
-        images = client.images if client is not None else context.images.get(vendor, Images())
-        common += isolate(spec, managed, request, images, worker=_is_worker(pod))
-        if client is not None:
-            patch = {key: value for key, value in client.patch.items() if key != "name"}
-            for container in managed:
-                container.update(merge(container, patch))
-        _words(pod, view, request, client)
-    warnings = [_NO_HOST_PORT] if view.labels.get(keys.HOST_PORT) else []
+        variables, told = tensorfusion(pod, names, view, request, context, admission=admission)
+        common += variables
+        warnings += told
+    managed = containers(spec, names)
     for container in managed:
         # What isolation says of a variable counts more.
         own = _variables(view, request, container["name"])
         variables = list({one["name"]: one for one in (*own, *common)}.values())
         warnings += [_overridden(container["name"], name) for name in environment.put(container, variables)]
     none = [literal(environment.NVIDIA_VISIBLE_DEVICES, environment.NO_DEVICES)]
+    present = (one for kind in ("initContainers", "containers") for one in spec.get(kind) or ())
     for container in present:
         if container["name"] not in names | ADDED:
             warnings += [_overridden(container["name"], name) for name in environment.put(container, none)]
@@ -272,24 +236,6 @@ def _change(
 
 def _overridden(container: str, name: str) -> str:
     return f"container {container}: {name} is set by gpubus from the pod's allocation; the value in the pod is not used"
-
-
-def _scheduler(spec: dict[str, Any], options: Options, ours: str) -> str:
-    """Return who is to place the pod: a kube-scheduler that asks us, where there is one and only it can promise all."""
-    return options.extender_scheduler if options.extender_scheduler and needs_kube_scheduler(spec) else ours
-
-
-def needs_kube_scheduler(spec: dict[str, Any]) -> bool:
-    """Whether a pod's ``spec`` asks for what only kube-scheduler can promise, or may: a volume claim may be bound already."""
-    affinity = spec.get("affinity") or {}
-    volumes = spec.get("volumes") or ()
-    return bool(
-        affinity.get("podAffinity")
-        or affinity.get("podAntiAffinity")
-        or spec.get("topologySpreadConstraints")
-        or spec.get("resourceClaims")
-        or any("persistentVolumeClaim" in volume or "ephemeral" in volume for volume in volumes)
-    )
 
 
 def _exclusive(view: PodSpecView, request: GpuRequest, config: HamiConfig) -> dict[str, dict[str, str]]:
@@ -323,6 +269,8 @@ def _count(request: GpuRequest, name: str) -> int:
 
 def _variables(view: PodSpecView, request: GpuRequest, name: str) -> list[Variable]:
     place = _place(request, name)
+    if request.remote:
+        return [literal("CONTAINER_NAME", name)]
     variables = [environment.visible_devices(place)]
     if request.dialect != "hami":
         return [*variables, literal("CONTAINER_NAME", name)]
@@ -336,41 +284,3 @@ def _variables(view: PodSpecView, request: GpuRequest, name: str) -> list[Variab
             raise RequestError(f"container {name} {_PRIORITY}", priority, "is no priority", "write 0 (high) or 1 (low)")
         variables.append(literal("CUDA_TASK_PRIORITY", priority))
     return variables
-
-
-def _is_worker(pod: dict[str, Any]) -> bool:
-    """Return whether a pod is a worker itself: its workload's controller says what it is made from."""
-    owners = pod["metadata"].get("ownerReferences") or ()
-    return any(one.get("controller") and one.get("kind") == WORKLOAD_KIND for one in owners)
-
-
-def _words(pod: dict[str, Any], view: PodSpecView, request: GpuRequest, client: Client | None) -> None:
-    """Write what TensorFusion's tools read: what was decided for the pod in its own words, and whose it is."""
-    meta, spec = pod["metadata"], pod["spec"]
-    meta["annotations"] = {
-        **(meta.get("annotations") or {}),
-        POOL_KEY: request.pool,
-        keys.QOS: request.qos,
-        keys.ISOLATION: request.isolation,
-        keys.LOCAL: "true",
-        keys.INJECT: ",".join(request.container_names),
-        **({keys.VENDOR: request.vendor} if request.vendor else {}),
-    }
-    extra = {keys.WORKLOAD: view.owner} if view.owner else {}
-    if client is not None and not _is_worker(pod):
-        extra[TEMPLATE_HASH] = client.hash
-    meta["labels"] = {
-        **(meta.get("labels") or {}), keys.ENABLED: "true", keys.COMPONENT: "worker", POOL_KEY: request.pool, **extra,
-    }  # fmt: skip
-    _tolerate(spec)
-    wanted = PRIORITY_CLASSES[request.qos] if request.qos in PRIORITIES else ""
-    if wanted and not spec.get("priorityClassName"):
-        spec["priorityClassName"] = wanted
-        spec.pop("priority", None)
-
-
-def _tolerate(spec: dict[str, Any]) -> None:
-    """Have a pod share nodes with others of ours; see :mod:`schemas.kube.occupied`."""
-    tolerations = spec.get("tolerations") or []
-    if TOLERATION not in tolerations:
-        spec["tolerations"] = [*tolerations, TOLERATION]

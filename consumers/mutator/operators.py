@@ -12,12 +12,13 @@ from bus.errors import UndecodableError
 from bus.follower import Follower, Record
 from bus.streams import LEDGER, STATE
 from consumers.mutator.clients import LEDGER_FILTER, STATE_FILTER, Clients
-from consumers.mutator.mutate import Context
+from consumers.mutator.context import Context
 from consumers.mutator.options import Images, Options
 from consumers.mutator.quotas import Quotas
 from schemas.cluster import Namespace
 from schemas.kube.defaults import Settings
 from schemas.kube.resources import CustomResource
+from schemas.kube.workloads import WorkloadProfileSpec
 
 log = logging.getLogger("gpubus.mutator")
 
@@ -91,6 +92,10 @@ class Operators:
     def _changed(self, _plural: str, _namespace: str, _name: str) -> None:
         self._context = None
 
+    def _profile(self, namespace: str, name: str) -> WorkloadProfileSpec | None:
+        item = self._settings.profiles.items.get((namespace, name))
+        return item.spec if item is not None else None
+
     def context(self) -> Context:
         """Return everything as it is now."""
         if self._context is None:
@@ -118,6 +123,7 @@ class Operators:
                 hami=hami,
                 defaults=defaults,
                 clients=self._clients.get,
+                profiles=self._profile,
                 bounds=self._quotas.bounds,
                 namespaces=self._namespaces.get,
                 pools=frozenset(name for _, name in settings.pools.items),

@@ -34,6 +34,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
         default_cores: HAMi's ``defaultCores``, in percent.
         default_gpu_num: HAMi's ``defaultGPUNum``.
         memory_factor: HAMi's ``memoryFactor``.
+        operator_endpoint: Where pods with GPUs of other nodes ask for their worker if their pool does not say: the gateway's URL.
         force_overwrite_default_scheduler: HAMi's flag: pods of ``default-scheduler`` that ask for GPUs are ours.
         auto_migration: Which pods with native GPU limits become ours as TensorFusion's; all others with such limits are read
             in HAMi's words.
@@ -49,6 +50,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
     default_cores: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
     default_gpu_num: Annotated[int, msgspec.Meta(ge=0)] = msgspec.field(default=1, name="defaultGPUNum")
     memory_factor: Annotated[int, msgspec.Meta(ge=1)] = 1
+    operator_endpoint: str = ""
     force_overwrite_default_scheduler: bool = True
     auto_migration: AutoMigration = AutoMigration()
     nvidia_operator_progressive_migration: bool = False
@@ -56,6 +58,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
     def __post_init__(self) -> None:
         if self.gpu_core_policy not in ("", "default", "force", "disable"):
             raise ValueError(f"gpuCorePolicy is {self.gpu_core_policy!r}: write default, force or disable")
+        if self.operator_endpoint and not self.operator_endpoint.startswith(("https://", "http://")):
+            raise ValueError(f"operatorEndpoint is {self.operator_endpoint!r}: write https://HOST:PORT")
 
 
 def read_options(text: str) -> Options:

@@ -9,8 +9,10 @@ import msgspec
 
 from bus.connection import Bus
 from bus.rpc import LATER, Service
+from consumers.mutator.context import Context
 from consumers.mutator.counters import Counters
-from consumers.mutator.mutate import Context, Mutation, NotYetError, mutate, needs_kube_scheduler
+from consumers.mutator.mutate import Mutation, NotYetError, mutate
+from consumers.mutator.tensorfusion import needs_kube_scheduler
 from schemas.admission import Admit, Admitted, Understood
 from schemas.dialects import RequestError
 

@@ -6,7 +6,7 @@ made when it is gone and has given its GPUs back. Workers under other names, suc
 they go.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -26,6 +26,9 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
         ready: Whether it is ready and stays.
         ending: Whether it has been deleted and is not gone yet.
         ended: Whether its containers run no more.
+        address: Address of the pod; empty while it has none.
+        port: Where it listens.
+        client: UID of the pod that it is for alone; empty for one that clients share.
     """
 
     name: str
@@ -34,6 +37,9 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     ready: bool = False
     ending: bool = False
     ended: bool = False
+    address: str = ""
+    port: int = 8000
+    client: str = ""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -41,6 +47,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     Attributes:
         make: Names of workers to make.
+        clients: UIDs of the pods that those are for alone, by the worker's name.
         remove: Workers to delete.
         again: When to look again though nothing happens; None if there is no need to.
     """
@@ -48,6 +55,7 @@ class Plan(msgspec.Struct, frozen=True):
     make: tuple[str, ...] = ()
     remove: tuple[Worker, ...] = ()
     again: datetime | None = None
+    clients: Mapping[str, str] = {}
 
 
 def worker_name(workload: str, number: int) -> str:
@@ -79,6 +87,33 @@ def plan_workers(workload: str, replicas: int, workers: Iterable[Worker], now: d
         if (name := worker_name(workload, number)) not in there:
             make.append(name)
     return Plan(tuple(make), tuple(remove), min(wait, default=None))
+
+
+def plan_dedicated(wanted: Mapping[str, str], workers: Iterable[Worker], now: datetime) -> Plan:
+    """Return what brings a workload to one worker for each client.
+
+    A worker is one client's for as long as that is there: one that comes back under its name gets another, for the first may hold
+    what was its predecessor's. Workers that are nobody's alone are somebody else's to keep.
+
+    Args:
+        wanted: UIDs of clients, by the names that their workers have.
+        workers: Those that there are.
+        now: The time.
+    """
+    remove, wait, make = [], [], []
+    there = {worker.name: worker for worker in workers}
+    for name, one in sorted(there.items()):
+        if one.ending or not one.client:
+            continue
+        if wanted.get(name) != one.client or (one.ended and now - one.created_at >= SETTLE):
+            remove.append(one)
+        elif one.ended:
+            wait.append(one.created_at + SETTLE)
+    make = sorted(wanted.keys() - there.keys())
+    if len(make) > MOST:
+        wait.append(now)
+    made = tuple(make[:MOST])
+    return Plan(made, tuple(remove), min(wait, default=None), {name: wanted[name] for name in made})
 
 
 def _number(workload: str, name: str) -> int | None:

@@ -15,13 +15,21 @@ from schemas.kube.merge import merge
 from schemas.kube.resources import TensorFusionWorkload
 from schemas.kube.scheduler import SCHEDULERS
 from schemas.kube.workloads import WorkloadProfileSpec
+from schemas.remote import CLIENT_UID
 from schemas.rollout import Template
 
 _SMALLEST_GANG: Final = 2
 
 
 def worker_pod(
-    name: str, workload: TensorFusionWorkload, template: Template, *, pool: str, vendor: str, template_hash: str
+    name: str,
+    workload: TensorFusionWorkload,
+    template: Template,
+    *,
+    pool: str,
+    vendor: str,
+    template_hash: str,
+    client: str = "",
 ) -> dict[str, Any]:
     """Return a worker as it is to be created.
 
@@ -32,6 +40,7 @@ def worker_pod(
         pool: The pool.
         vendor: Vendor of its GPUs.
         template_hash: What the pod is labelled with.
+        client: UID of the pod that it is for alone; empty for one that clients share.
 
     Raises:
         RequestError: Nothing names an image.
@@ -55,6 +64,8 @@ def worker_pod(
         TEMPLATE_HASH: template_hash,
     }  # fmt: skip
     asked = {**_request(spec), POOL_KEY: pool, keys.LOCAL: "true", keys.INJECT: container["name"]}
+    if client:
+        asked[CLIENT_UID] = client
     stated = made["metadata"]
     made["metadata"] = {
         "name": name,

@@ -1,4 +1,4 @@
-"""The shell that keeps workers: looks at a workload whenever something of it has changed, and does what its plan says.
+"""The shell that keeps workers and connections: looks at a workload whenever something of it has changed, and does its plan.
 
 It looks at the cluster itself and remembers nothing, and every write is bound to a name or a UID, so any number of these
 processes may do the same work. It is a role of its own because it is the one that may make pods anywhere.
@@ -6,6 +6,7 @@ processes may do the same work. It is a role of its own because it is the one th
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -14,24 +15,25 @@ import msgspec
 from bus.connection import Bus
 from bus.errors import UndecodableError
 from bus.follower import Follower, Record
-from bus.kube.client import APPLY, Client, resource_path
-from bus.kube.errors import CONFLICT, NOT_FOUND, KubeError, KubeRefusedError
+from bus.kube.client import Client
+from bus.kube.errors import KubeError, KubeRefusedError
 from bus.streams import LEDGER, STATE
 from bus.tasks import until_first
-from consumers.workload.plan import Plan, Worker, plan_workers
+from consumers.workload.called import connection_document, workload_document
+from consumers.workload.connections import PATIENCE, client_name, client_uid, seat
+from consumers.workload.hands import CONNECTIONS, PODS, Hands
+from consumers.workload.plan import Plan, Worker, plan_dedicated, plan_workers
 from consumers.workload.render import worker_pod
 from consumers.workload.status import workload_status
 from consumers.workload.view import LEDGER_FILTERS, STATE_FILTERS, Key, Source, View
 from schemas.dialects.text import RequestError
-from schemas.dialects.tf_keys import COMPONENT, WORKLOAD
 from schemas.kube.base import API_VERSION
-from schemas.kube.core import KubePod
-from schemas.kube.resources import TensorFusionWorkload
-from schemas.kube.workloads import TensorFusionWorkloadStatus
+from schemas.kube.resources import TensorFusionConnection, TensorFusionWorkload
+from schemas.kube.workloads import TensorFusionWorkloadStatus, WorkloadProfileSpec
+from schemas.remote import WORKLOAD_MODE
 
 log = logging.getLogger("gpubus.workload")
 
-MANAGER: Final = "gpubus-workload"
 GATHER_S: Final = 0.05
 AT_ONCE: Final = 8
 AGAIN_S: Final = (2.0, 60.0)
@@ -40,27 +42,14 @@ AGAIN_S: Final = (2.0, 60.0)
 SWEEP_S: Final = 30.0
 """Looks at everything, whatever happened."""
 
-_PLURAL: Final = "tensorfusionworkloads"
-
-
-class _Pods(msgspec.Struct):
-    items: list[KubePod] = []
-
-
-class _Stated(msgspec.Struct):
-    status: TensorFusionWorkloadStatus = TensorFusionWorkloadStatus()
-
-
-_pods = msgspec.json.Decoder(_Pods)
-_stated = msgspec.json.Decoder(_Stated)
-
 
 class WorkloadStatistics(msgspec.Struct, frozen=True):
-    """Counters since the start."""
+    """Counters since the start; ``seated`` counts connections of which it was said where their worker is."""
 
     looked: int
     made: int
     removed: int
+    seated: int
     failed: int
 
 
@@ -73,7 +62,7 @@ class WorkloadKeeper:
     """
 
     def __init__(self, bus: Bus, client: Client) -> None:
-        self._client = client
+        self._hands = Hands(client)
         self.view = View(self._look_soon)
         self._state = Follower(bus, STATE, STATE_FILTERS, self._on_state)
         self._ledger = Follower(bus, LEDGER, LEDGER_FILTERS, self._on_ledger, recreated=self.view.forget_records)
@@ -82,7 +71,8 @@ class WorkloadKeeper:
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._failures: dict[Key, int] = {}
         self._shown: dict[Key, TensorFusionWorkloadStatus] = {}
-        self._looked = self._made = self._removed = self._failed = 0
+        self._applied: dict[Key, bytes] = {}
+        self._looked = self._made = self._removed = self._seated = self._failed = 0
 
     async def run(self, stop: asyncio.Event, *, ready: asyncio.Event | None = None) -> None:
         """Keep workers until ``stop`` is set."""
@@ -133,14 +123,13 @@ class WorkloadKeeper:
             await asyncio.gather(*map(self._look, sorted(changed)))
 
     async def _look(self, key: Key) -> None:
-        workload = self.view.workload(key)
-        if workload is None:
-            self._failures.pop(key, None)
-            self._shown.pop(key, None)
+        if self.view.workload(key) is None and not self.view.clients(key):
+            for known in (self._failures, self._shown, self._applied):
+                known.pop(key, None)
             return
         try:
             async with self._slots:
-                problem = await self._keep(key, workload)
+                problem = await self._keep(key)
         except KubeError as error:
             problem = str(error)
         if not problem:
@@ -152,12 +141,22 @@ class WorkloadKeeper:
         log.warning("workload %s: %s; trying again", "/".join(key), problem)
         self._look_at(key, min(first * 2 ** min(tries - 1, 10), most))
 
-    async def _keep(self, key: Key, workload: TensorFusionWorkload) -> str:
+    async def _keep(self, key: Key) -> str:
         """Do what a workload's plan says, show how it is, and return what was in the way."""
         self._looked += 1
-        assert isinstance(workload.spec.replicas, int)  # noqa: S101  for mypy: the view returns no other
-        workers, now = await self._workers(key, workload), datetime.now(UTC)
-        plan = plan_workers(key[1], workload.spec.replicas, workers, now)
+        await self._call_for(key)
+        workload = self.view.workload(key)
+        if workload is None:
+            return ""  # it was called for just now, and we shall hear of it
+        replicas = workload.spec.replicas
+        count, now = replicas if isinstance(replicas, int) else None, datetime.now(UTC)
+        # In this order: whoever has made a worker for one client has made the connection before.
+        workers = await self._hands.workers(key, workload.metadata.uid)
+        connections = await self._connections(key)
+        if count is None:
+            plan = plan_dedicated({one.metadata.name: client_uid(one) for one in connections}, workers, now)
+        else:
+            plan = plan_workers(key[1], count, workers, now)
         source, problem = None, ""
         try:
             source = self.view.source(key)
@@ -166,78 +165,113 @@ class WorkloadKeeper:
         problem = await self._carry_out(key, workload, plan, source) or problem
         if plan.again is not None:
             self._look_at(key, max((plan.again - now).total_seconds(), GATHER_S))
-        status = workload_status(workload.spec.replicas, workers, source.hash if source is not None else "", problem)
+        await self._seat(key, connections, workers, replicas=count, now=now, problem=problem)
+        status = workload_status(count, workers, source.hash if source is not None else "", problem)
         await self._show(key, status, now)
         return problem
 
-    async def _workers(self, key: Key, workload: TensorFusionWorkload) -> list[Worker]:
-        namespace, name = key
-        query = {"labelSelector": f"{COMPONENT}=worker,{WORKLOAD}={name}"}
-        pods = _pods.decode(await self._client.call("GET", resource_path("v1", "pods", namespace), query=query)).items
-        return [_worker(pod) for pod in pods if _owner(pod) == workload.metadata.uid]
+    async def _call_for(self, key: Key) -> None:
+        """Have the API server hold the workload that clients call for, if it does not."""
+        clients, known = self.view.clients(key), self.view.workload(key)
+        if not clients:
+            return
+        document = workload_document(clients, adopt=known is None or WORKLOAD_MODE in known.metadata.annotations)
+        said = msgspec.json.encode(document, order="sorted")
+        if known is None or self._applied.get(key) != said or not _includes(known.spec, document["spec"]):
+            await self._hands.apply_workload(key, document)
+            self._applied[key] = said
+
+    async def _connections(self, key: Key) -> list[TensorFusionConnection]:
+        """Return the connections of a workload's clients: missing ones are made, those of clients that are gone removed."""
+        clients = {client.uid: client for client in self.view.clients(key)}
+        kept = []
+        for one in await self._hands.connections(key):
+            meta, uid = one.metadata, client_uid(one)
+            if not uid:
+                continue  # nobody could be told its URL
+            if uid in clients or await self._hands.runs(meta.namespace, client_name(one), uid):
+                kept.append(one)
+            else:
+                await self._hands.remove(API_VERSION, CONNECTIONS, meta.namespace, meta.name, meta.uid)
+        there = {client_uid(one) for one in kept}
+        for uid in clients.keys() - there:
+            made = await self._hands.make_connection(key[0], connection_document(clients[uid]))
+            if made is not None:
+                kept.append(made)
+        return kept
+
+    async def _seat(
+        self,
+        key: Key,
+        connections: Sequence[TensorFusionConnection],
+        workers: Sequence[Worker],
+        *,
+        replicas: int | None,
+        now: datetime,
+        problem: str,
+    ) -> None:
+        """Say of each connection where its worker is."""
+        wanted = seat(connections, workers, replicas=replicas, now=now, problem=problem)
+        if replicas is not None and any(not status.worker_name for status in wanted.values()):
+            self._look_at(key, PATIENCE.total_seconds())
+        for one in connections:
+            status = wanted[one.metadata.name]
+            if status == one.status:
+                continue
+            if await self._hands.show_connection(one, status):
+                self._seated += 1
+            else:
+                self._look_soon(key)
 
     async def _carry_out(self, key: Key, workload: TensorFusionWorkload, plan: Plan, source: Source | None) -> str:
-        problems = [await self._remove(key, one) for one in plan.remove]
+        problem = ""
+        for one in plan.remove:
+            try:
+                await self._hands.remove("v1", PODS, key[0], one.name, one.uid)
+                self._removed += 1
+            except KubeRefusedError as error:
+                problem = problem or error.message
         if source is not None:
-            problems += [await self._make(key, workload, name, source) for name in plan.make]
-        return next(filter(None, problems), "")
+            for name in plan.make:
+                problem = await self._make(key, workload, name, source, plan.clients.get(name, "")) or problem
+        return problem
 
-    async def _make(self, key: Key, workload: TensorFusionWorkload, name: str, source: Source) -> str:
+    async def _make(self, key: Key, workload: TensorFusionWorkload, name: str, source: Source, client: str) -> str:
         try:
             pod = worker_pod(
-                name, workload, source.template, pool=source.pool, vendor=source.vendor, template_hash=source.hash
-            )
-            await self._client.call("POST", resource_path("v1", "pods", key[0]), body=msgspec.json.encode(pod))
+                name, workload, source.template, pool=source.pool, vendor=source.vendor, template_hash=source.hash,
+                client=client,
+            )  # fmt: skip
+            self._made += await self._hands.make_pod(key[0], pod)
         except RequestError as error:
             return str(error)
         except KubeRefusedError as error:
-            # Another process made it first, or a pod of somebody else has the name, and the next look tells which.
-            return "" if error.code == CONFLICT else error.message
-        self._made += 1
-        return ""
-
-    async def _remove(self, key: Key, worker: Worker) -> str:
-        body = msgspec.json.encode({"preconditions": {"uid": worker.uid}})
-        try:
-            await self._client.call("DELETE", resource_path("v1", "pods", key[0], worker.name), body=body)
-        except KubeRefusedError as error:
-            return "" if error.code in (NOT_FOUND, CONFLICT) else error.message
-        self._removed += 1
+            return error.message
         return ""
 
     async def _show(self, key: Key, status: TensorFusionWorkloadStatus, now: datetime) -> None:
         """Write a workload's status if it says something new; a condition keeps its time as long as it stays what it is."""
         if self._shown.get(key) == status:
             return
-        namespace, name = key
-        path = resource_path(API_VERSION, _PLURAL, namespace, name)
-        try:
-            before = _stated.decode(await self._client.call("GET", path)).status
-            (condition,) = status.conditions
-            same = next((one for one in before.conditions if one.type == condition.type), None)
-            kept = same is not None and same.status == condition.status
-            at = same.last_transition_time if same is not None and kept else now.strftime("%Y-%m-%dT%H:%M:%SZ")
-            said = msgspec.structs.replace(
-                status, conditions=(msgspec.structs.replace(condition, last_transition_time=at),)
-            )
-            if not _says(before, said):
-                document = {
-                    "apiVersion": API_VERSION, "kind": "TensorFusionWorkload", "metadata": {"name": name},
-                    "status": said,
-                }  # fmt: skip
-                query = {"fieldManager": MANAGER, "force": "true"}
-                await self._client.call(
-                    "PATCH", f"{path}/status", query=query, body=msgspec.json.encode(document), content_type=APPLY
-                )
-        except KubeRefusedError as error:
-            if error.code != NOT_FOUND:
-                raise
+        before = await self._hands.workload_status(key)
+        if before is None:
             return  # it was deleted, and we shall hear of it
+        (condition,) = status.conditions
+        same = next((one for one in before.conditions if one.type == condition.type), None)
+        kept = same is not None and same.status == condition.status
+        at = same.last_transition_time if same is not None and kept else now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        said = msgspec.structs.replace(
+            status, conditions=(msgspec.structs.replace(condition, last_transition_time=at),)
+        )
+        if not _says(before, said):
+            await self._hands.show_workload(key, said)
         self._shown[key] = status
 
     def statistics(self) -> WorkloadStatistics:
         """Return the counters of this process."""
-        return WorkloadStatistics(looked=self._looked, made=self._made, removed=self._removed, failed=self._failed)
+        return WorkloadStatistics(
+            looked=self._looked, made=self._made, removed=self._removed, seated=self._seated, failed=self._failed
+        )
 
 
 def _says(before: TensorFusionWorkloadStatus, said: TensorFusionWorkloadStatus) -> bool:
@@ -247,18 +281,7 @@ def _says(before: TensorFusionWorkloadStatus, said: TensorFusionWorkloadStatus) 
     return same and set(said.conditions) <= set(before.conditions)
 
 
-def _owner(pod: KubePod) -> str:
-    return next((owner.uid for owner in pod.metadata.owner_references if owner.controller), "")
-
-
-def _worker(pod: KubePod) -> Worker:
-    meta = pod.metadata
-    ready = any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions)
-    return Worker(
-        name=meta.name,
-        uid=meta.uid,
-        created_at=datetime.fromisoformat(meta.creation_timestamp),
-        ready=ready and not meta.deletion_timestamp,
-        ending=bool(meta.deletion_timestamp),
-        ended=pod.ended,
-    )
+def _includes(spec: WorkloadProfileSpec, wanted: dict[str, Any]) -> bool:
+    """Return whether a workload says all of what its clients call for, whatever else it says."""
+    said, asked = msgspec.to_builtins(spec), msgspec.to_builtins(msgspec.convert(wanted, WorkloadProfileSpec))
+    return all(said.get(key) == value for key, value in asked.items())

@@ -18,12 +18,12 @@ class _Standing(NamedTuple):
 
 
 def workload_status(
-    replicas: int, workers: Collection[Worker], template_hash: str, problem: str
+    replicas: int | None, workers: Collection[Worker], template_hash: str, problem: str
 ) -> TensorFusionWorkloadStatus:
     """Return the status of a workload; the time of its condition is the writer's to add.
 
     Args:
-        replicas: Workers that it wants.
+        replicas: Workers that it wants; None for as many as it has clients.
         workers: Those that there are.
         template_hash: What new ones are made from; empty if nothing is known to make them from.
         problem: Why a worker could not be made; empty if nothing is in the way.
@@ -31,12 +31,12 @@ def workload_status(
     there = [one for one in workers if not one.ended]
     ready = sum(one.ready for one in there)
     ended = sorted(one.name for one in workers if one.ended)
-    text = f"{ready} of {replicas} workers are ready"
+    text = f"{ready} of {len(there) if replicas is None else replicas} workers are ready"
     if problem or ended:
         found = _Standing("Failed", "False", "WorkerFailed", problem or f"{text}; ended: {', '.join(ended[:3])}")
     elif replicas == 0:
         found = _Standing("Pending", "False", "ScaledToZero", "no workers are wanted")
-    elif ready >= replicas:
+    elif replicas is None or ready >= replicas:
         found = _Standing("Running", "True", "WorkloadReady", text)
     else:
         found = _Standing("Pending", "False", "WaitingForWorkers", text)

@@ -1,4 +1,4 @@
-"""What a workload's workers are to be made from: the fold of what is set, of pools' templates and of rollouts. No I/O."""
+"""Workloads and their clients: the fold of what is set, of pools' templates, of rollouts and of pods that use workers. No I/O."""
 
 from collections.abc import Callable
 
@@ -12,10 +12,17 @@ from schemas.event import utc
 from schemas.kube.components import worker_overrides
 from schemas.kube.defaults import Settings
 from schemas.kube.resources import CustomResource, TensorFusionWorkload
+from schemas.remote import Connection, RemoteClient
 from schemas.rollout import ComponentSpec, Member, Rollout, Template
 from schemas.rollout_template import made_from, member_hashes
 
-STATE_FILTERS = ("gpubus.state.config.*.*.*", "gpubus.state.component.*.worker", "gpubus.state.member.*.worker.*")
+STATE_FILTERS = (
+    "gpubus.state.config.*.*.*",
+    "gpubus.state.component.*.worker",
+    "gpubus.state.member.*.worker.*",
+    "gpubus.state.client.*.*",
+    "gpubus.state.connection.*.*",
+)
 LEDGER_FILTERS = ("gpubus.ledger.rollout.*.worker",)
 
 Key = tuple[str, str]
@@ -43,15 +50,21 @@ class View:
         self.settings = Settings(self._on_settings)
         self._specs: dict[str, ComponentSpec] = {}
         self._targets: dict[str, Template | None] = {}
+        self._clients: dict[Key, RemoteClient] = {}
+        self._of: dict[Key, dict[str, RemoteClient]] = {}
+        self._connected: dict[Key, str] = {}
 
     def keys(self) -> list[Key]:
-        """Return all workloads."""
-        return sorted(self.settings.workloads.items)
+        """Return all workloads, and those that clients call for."""
+        return sorted({*self.settings.workloads.items, *self._of})
 
     def workload(self, key: Key) -> TensorFusionWorkload | None:
-        """Return a workload that says how many workers it wants; workers of others are nobody's to make."""
-        item = self.settings.workload(*key)
-        return item if item is not None and isinstance(item.spec.replicas, int) else None
+        """Return a workload, if there is one that is not being deleted."""
+        return self.settings.workload(*key)
+
+    def clients(self, key: Key) -> list[RemoteClient]:
+        """Return the clients of a workload, by name."""
+        return [client for _, client in sorted(self._of.get(key, {}).items())]
 
     def source(self, key: Key) -> Source:
         """Return what a workload's workers are made from: what its pool's rollout says, else what the pool wants.
@@ -101,6 +114,29 @@ class View:
             case "member", [_, _, name]:
                 namespace, _, own = name.partition("/")
                 self._changed((namespace, own))
+            case "client", [namespace, name]:
+                client = None if record.deleted else codec.decode_as(RemoteClient, record.payload).data
+                self._on_client((namespace, name), client)
+            case "connection", [namespace, name]:
+                workload = self._connected.pop((namespace, name), "")
+                if not record.deleted:
+                    self._connected[namespace, name] = codec.decode_as(Connection, record.payload).data.workload
+                elif workload:
+                    self._changed((namespace, workload))
+
+    def _on_client(self, pod: Key, after: RemoteClient | None) -> None:
+        before = self._clients.pop(pod, None)
+        if before is not None:
+            key = (before.namespace, before.workload)
+            self._of[key].pop(before.name)
+            if not self._of[key]:
+                del self._of[key]
+            self._changed(key)
+        if after is not None:
+            key = (after.namespace, after.workload)
+            self._clients[pod] = after
+            self._of.setdefault(key, {})[after.name] = after
+            self._changed(key)
 
     def on_ledger(self, record: Record) -> None:
         """Apply one record of LEDGER.

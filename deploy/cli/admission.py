@@ -15,6 +15,7 @@ from deploy.cli.run import MetricsPortOption, app, check_replicas, run_process
 if TYPE_CHECKING:
     from consumers.mutator.options import Options
     from producers.gateway.access import Access
+    from producers.gateway.callers import Callers
     from producers.gateway.tls import Certificate
 
 
@@ -46,6 +47,12 @@ def gateway(
             help="Who may use --rest: tokens:FILE, or kubernetes for the API server's word.",
         ),
     ] = None,
+    connections: Annotated[
+        bool,
+        typer.Option(
+            "--connections", help="Tell pods with GPUs of other nodes where their workers are, by their token."
+        ),
+    ] = False,
     name: NameOption = None,
     replicas: ReplicasOption = 1,
     metrics: MetricsPortOption = -1,
@@ -61,6 +68,9 @@ def gateway(
     With --rest it also answers questions under /api/, which inspectors know the answers to; /api/v1/openapi.json says which.
     Without --rest-auth nobody is asked who they are, and only a loopback address will do: reach it by kubectl port-forward.
     tokens:FILE has lines TOKEN,NAME; kubernetes asks the API server whose a bearer token is, and whether they may.
+
+    With --connections it answers /api/connection: a pod with tensor-fusion.ai/is-local-gpu "false" shows the token of its service
+    account there, and is told the URL of its worker, once there is one. The API server says which pod a token is of.
 
     \b
     Example: gpubus run gateway --certificate /tls/tls.crt --key /tls/tls.key
@@ -82,7 +92,8 @@ def gateway(
         async with contextlib.AsyncExitStack() as open_:
             try:
                 asked = await access(open_) if access is not None else None
-                service = GatewayService(bus, pair, host=host, port=port, rest=at, access=asked)
+                callers = await _callers(open_) if connections else None
+                service = GatewayService(bus, pair, host=host, port=port, rest=at, access=asked, callers=callers)
             except ListenError as error:
                 raise InputError(str(error)) from None
             with exposed("gateway", service.statistics):
@@ -179,6 +190,13 @@ def _access(method: str | None, rest: str | None) -> "Callable[[contextlib.Async
 
         return of_cluster
     raise InputError(f"--rest-auth is {method!r}: write tokens:FILE or kubernetes")
+
+
+async def _callers(open_: contextlib.AsyncExitStack) -> "Callers":
+    from bus.kube.client import Client
+    from producers.gateway.callers import Callers
+
+    return Callers(await open_.enter_async_context(await Client.connect()))
 
 
 def _certificate(certificate: Path | None, key: Path | None, clients: Path | None) -> "Certificate | None":

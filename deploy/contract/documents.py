@@ -20,6 +20,12 @@ CHANNELS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
     "quota": ("gpubus.state.quota.{namespace}.{quota}", "gpubus.quota.v1", ("namespace", "quota")),
     "disruption": ("gpubus.state.disruption.{namespace}.{budget}", "gpubus.disruption.v1", ("namespace", "budget")),
     "namespace": ("gpubus.state.namespace.{namespace}", "gpubus.namespace.v1", ("namespace",)),
+    "client": ("gpubus.state.client.{namespace}.{pod}", "gpubus.client.v1", ("namespace", "pod")),
+    "connection": (
+        "gpubus.state.connection.{namespace}.{connection}",
+        "gpubus.connection.v1",
+        ("namespace", "connection"),
+    ),
     "use": ("gpubus.state.use.{namespace}.{workload}", "gpubus.use.v1", ("namespace", "workload")),
     "presence": ("gpubus.state.allocator.{allocator}", "gpubus.presence.v1", ("allocator",)),
     "ledgerNode": ("gpubus.ledger.node.{node}", "gpubus.ledger.node.v1", ("node",)),

@@ -1,7 +1,8 @@
 """What the gateway answers on which path.
 
 ``/mutate-v1-pod`` and ``/webhook`` (the path that HAMi's configuration names) take admission reviews, ``/extender/…`` the verbs
-of a kube-scheduler that we know, ``/healthz`` says that the process lives, ``/readyz`` that a mutator answers.
+of a kube-scheduler that we know, ``/api/connection`` tells clients of remote workers where those are, ``/healthz`` says that the
+process lives, ``/readyz`` that a mutator answers.
 """
 
 import logging
@@ -19,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from bus.errors import CallError
 from producers.gateway.body import GoneError, TooLargeError, read_body
+from producers.gateway.connections import PATH, Connections
 from producers.gateway.extender import PREFIX, Extender
 from producers.gateway.review import BadReviewError, answer, concerns_us, question, read
 from producers.gateway.said import NOT_ALLOWED, UNAVAILABLE, Said
@@ -82,11 +84,18 @@ class Gateway:
         mutators: Where reviews go.
         extender: What answers kube-scheduler's extender verbs.
         open_to_all: Whether whoever asks for those verbs need not say who they are, for nobody else can reach us.
+        connections: What answers clients of remote workers; None where none are.
         concurrency: Reviews in flight; further ones are turned away at once, so that those inside keep their deadline.
     """
 
     def __init__(
-        self, mutators: Mutators, extender: Extender, *, open_to_all: bool = False, concurrency: int = 256
+        self,
+        mutators: Mutators,
+        extender: Extender,
+        *,
+        open_to_all: bool = False,
+        connections: Connections | None = None,
+        concurrency: int = 256,
     ) -> None:
         self._mutators = mutators
         self._extender = extender
@@ -97,6 +106,7 @@ class Gateway:
             routes=[
                 Route("/healthz", self._alive, methods=["GET"]),
                 Route("/readyz", self._ready, methods=["GET"]),
+                *([Route(PATH, connections.answer, methods=["GET"])] if connections is not None else []),
             ]
         )
 

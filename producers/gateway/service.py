@@ -18,6 +18,8 @@ from bus.tasks import end
 from producers.gateway.access import Access
 from producers.gateway.allocators import BusAllocators
 from producers.gateway.app import KNOWN, Gateway, GatewayStatistics
+from producers.gateway.callers import Callers
+from producers.gateway.connections import Connections
 from producers.gateway.extender import Extender, ExtenderStatistics
 from producers.gateway.rest import Rest
 from producers.gateway.sockets import guarded, inside, listen
@@ -137,6 +139,7 @@ class GatewayService:
         rest: Host and port to answer the REST interface at; port 0 takes a free one, see :attr:`rest_port`. At a loopback address
             it speaks plain HTTP, elsewhere HTTPS.
         access: Who may use it; None for everybody, who must then be on this machine.
+        callers: Says which pod a token is of, so that clients of remote workers are told where those are; None: they are not.
 
     Raises:
         ListenError: It cannot be listened there, or anyone could reach the REST interface there.
@@ -151,10 +154,14 @@ class GatewayService:
         port: int = 9443,
         rest: tuple[str, int] | None = None,
         access: Access | None = None,
+        callers: Callers | None = None,
     ) -> None:
         self._allocators = BusAllocators(bus)
         self._extender = Extender(self._allocators)
-        self._gateway = Gateway(BusMutators(bus), self._extender, open_to_all=inside(host))
+        self._connections = Connections(bus, callers) if callers is not None else None
+        self._gateway = Gateway(
+            BusMutators(bus), self._extender, open_to_all=inside(host), connections=self._connections
+        )
         self._rest = Rest(BusInspectors(bus), access)
         self._certificate = certificate
         at = guarded(*rest, asked=access is not None, encrypted=certificate is not None) if rest is not None else None
@@ -167,6 +174,8 @@ class GatewayService:
     async def run(self, stop: asyncio.Event, *, ready: asyncio.Event | None = None) -> None:
         """Serve until ``stop`` is set; answer what is in flight before returning."""
         await self._allocators.start()
+        if self._connections is not None:
+            await self._connections.start()
         certificate, following = self._certificate, None
         if certificate is not None:
             following = asyncio.create_task(certificate.follow(), name="certificate")
@@ -179,11 +188,15 @@ class GatewayService:
             ready.set()
         stopped = asyncio.create_task(stop.wait())
         await asyncio.wait([stopped, *serving], return_when=asyncio.FIRST_COMPLETED)
+        if self._connections is not None:
+            self._connections.hurry()
         for server in servers:
             server.should_exit = True
         try:
             await asyncio.gather(*serving)
         finally:
+            if self._connections is not None:
+                await self._connections.stop()
             await self._allocators.stop()
             await end(stopped, *([following] if following is not None else []))
 

@@ -14,6 +14,7 @@ from schemas.dialects.tf_keys import VENDOR
 from schemas.kube.components import COMPONENT, DEFAULT_VENDOR, POOL, TEMPLATE_HASH, WORKLOAD_KIND, worker_overrides
 from schemas.kube.core import KubePod, OwnerReference
 from schemas.kube.resources import TensorFusionWorkload
+from schemas.remote import WORKLOAD_MODE
 from schemas.rollout import COMPONENTS, Component, Member
 
 Key = tuple[str, ...]
@@ -110,7 +111,7 @@ class Members:
 
         Args:
             pool: Where they are wanted.
-            workload: Theirs. One that does not say how many workers it wants has none made, nor made anew.
+            workload: Theirs. One that neither says how many workers it wants nor is its clients' has none made, nor made anew.
             vendor: Vendor of its GPUs.
         """
         meta, wanted = workload.metadata, workload.spec.replicas
@@ -128,7 +129,7 @@ class Members:
             created_at=_oldest(parts).created_at if parts else _time(meta.creation_timestamp),
             ready=ready == len(parts) >= (wanted if isinstance(wanted, int) else 0),
             crash_looping=any(part.crash_looping for part in parts),
-            owned=isinstance(wanted, int),
+            owned=isinstance(wanted, int) or WORKLOAD_MODE in meta.annotations,
             vendor=vendor,
             overrides=worker_overrides(workload.spec),
             wanted=wanted if isinstance(wanted, int) else 0,

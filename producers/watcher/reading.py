@@ -8,7 +8,7 @@ import msgspec
 from producers.watcher.digests import digest
 from schemas import reasons
 from schemas.dialects import PREFIXES, RequestError, parse_pod
-from schemas.dialects.tf_keys import PROFILE
+from schemas.dialects.tf_keys import LOCAL, PROFILE
 from schemas.dialects.view import POOL_KEY
 from schemas.kube.annotations import written_by_us
 from schemas.kube.core import KubePod
@@ -18,6 +18,10 @@ from schemas.pod import GpuRequest, Pod
 
 MOST: Final = 4096
 """Ways of writing a pod that are remembered, about 2 kB each."""
+
+_REMOTE: Final = (
+    f"{LOCAL} is false, so the pod takes no GPU of its node, yet it names our scheduler: drop schedulerName"
+)
 
 _key = msgspec.msgpack.Encoder()
 
@@ -58,6 +62,8 @@ class Reader:
         asked = self._asked(pod)
         if isinstance(asked, Refusal) or pod.spec.node_name:
             return asked
+        if asked.request.remote:
+            return Refusal(reasons.INVALID_REQUEST, _REMOTE)
         problem = _elsewhere(pod, self._claim_problem)
         return Refusal(reasons.NEEDS_KUBE_SCHEDULER, problem) if problem else asked
 

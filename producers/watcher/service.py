@@ -26,7 +26,7 @@ from schemas.cluster import PreemptionScope
 from schemas.kube.base import API_VERSION
 from schemas.kube.core import KubeNode, KubePod
 from schemas.kube.policy import KubeNamespace, PodDisruptionBudget
-from schemas.kube.resources import ResourceQuota
+from schemas.kube.resources import ResourceQuota, TensorFusionConnection
 
 log = logging.getLogger("gpubus.watcher")
 
@@ -104,6 +104,9 @@ class Watcher:
             Reflector(client, Resource("v1", "persistentvolumeclaims", Claim), world.claims),
             Reflector(client, Resource("v1", "persistentvolumes", PersistentVolume), world.volumes),
             Reflector(client, Resource("v1", "namespaces", KubeNamespace), world.namespaces),
+            Reflector(
+                client, Resource(API_VERSION, "tensorfusionconnections", TensorFusionConnection), world.connections
+            ),
             Reflector(client, Resource("policy/v1", "poddisruptionbudgets", PodDisruptionBudget), world.budgets),
         ]
         self._config = SchedulerConfig(world.settings, scheduler_config) if scheduler_config is not None else None

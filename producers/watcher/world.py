@@ -1,39 +1,31 @@
-"""The watcher's view of the API server, joined: which objects may have to be told anew, and as what. No I/O."""
+"""The watcher's view of the API server: which objects may have to be told anew when one changes. No I/O."""
 
-import logging
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Final
 
-import msgspec
-
 from bus import subjects
 from producers.watcher import volumes
 from producers.watcher.budgets import Budgets
-from producers.watcher.members import HYPERVISOR, WORKER, Members, agent_key
+from producers.watcher.clients import Clients
+from producers.watcher.members import HYPERVISOR, WORKER, Members
 from producers.watcher.nodes import Nodes
 from producers.watcher.plan import About, Key, Stored
 from producers.watcher.pods import Pods
+from producers.watcher.projection import NATIVE, TENSORFUSION, Projection
 from producers.watcher.reading import Reader
 from producers.watcher.seats import Seats
 from producers.watcher.told import Told
 from producers.watcher.told import told as compared
 from producers.watcher.volumes import Claims, Volumes
-from schemas.cluster import EVERY_GPU, Namespace, Node, PreemptionScope
+from schemas.cluster import PreemptionScope
 from schemas.kube.annotations import read_allocation
-from schemas.kube.components import VENDOR
 from schemas.kube.core import KubePod
 from schemas.kube.defaults import SCHEDULER_CONFIG, Settings, Shelf
-from schemas.kube.isolation import isolation_of
 from schemas.kube.policy import KubeNamespace
-from schemas.kube.quotas import native_quota, tensorfusion_quota
-from schemas.kube.resources import ResourceQuota
+from schemas.kube.resources import ResourceQuota, TensorFusionConnection
 from schemas.kube.scheduler import SCHEDULERS
-from schemas.quantity import QuantityError
-from schemas.quota import Budget, Quota
-from schemas.rollout import COMPONENTS, Member
-
-log = logging.getLogger("gpubus.watcher")
+from schemas.rollout import COMPONENTS
 
 POD: Final = "pod"
 NODE: Final = "node"
@@ -44,14 +36,14 @@ COMPONENT: Final = "component"
 MEMBER: Final = "member"
 DISRUPTION: Final = "disruption"
 NAMESPACE: Final = "namespace"
+CLIENT: Final = "client"
+CONNECTION: Final = "connection"
 
 KINDS: Final = {
-    POD: 2, NODE: 1, POOL: 1, QUOTA: 2, CONFIG: 3, COMPONENT: 2, MEMBER: 3, DISRUPTION: 2, NAMESPACE: 1,
+    POD: 2, NODE: 1, POOL: 1, QUOTA: 2, CONFIG: 3, COMPONENT: 2, MEMBER: 3, DISRUPTION: 2, NAMESPACE: 1, CLIENT: 2,
+    CONNECTION: 2,
 }  # fmt: skip
 """What is told, and how many names each has: a custom resource those of its kind, namespace and itself."""
-
-NATIVE: Final = "ResourceQuota"
-TENSORFUSION: Final = "GPUResourceQuota"
 
 
 class World:
@@ -77,11 +69,16 @@ class World:
         self.volumes = Volumes(self._on_asking)
         self.native_quotas: Shelf[ResourceQuota] = Shelf(NATIVE, self._on_settings)
         self.members = Members(self._on_member)
-        self._agents_in: set[str] = set()
+        self.agents_in: set[str] = set()
         """Pools that have, or had, agents."""
         self._workload_pools: dict[str, str] = {}
         self.reader = Reader(self.settings, lambda *names: volumes.problem(self.claims, self.volumes, *names))
         self.pods = Pods(self.reader, lambda key: self._mark(POD, key))
+        self.clients = Clients(lambda key: self._mark(CLIENT, key))
+        self.connections: Shelf[TensorFusionConnection] = Shelf(
+            CONNECTION, lambda _, namespace, name: self._mark(CONNECTION, (namespace, name))
+        )
+        self.projection = Projection(self)
         self._seats = Seats(self.nodes)
 
     # The view of pods
@@ -93,6 +90,7 @@ class World:
         ours = item.spec.scheduler_name in SCHEDULERS or _placed_by_us(item)
         self._seats.sit(key, item, ours=ours)
         self.members.put(item)
+        self.clients.put(item)
         if ours:
             self.budgets.on_pod(item)
             self.pods.put(key, item)
@@ -104,6 +102,7 @@ class World:
         """The pod is no more."""
         key = (namespace, name)
         self.members.gone(namespace, name, version)
+        self.clients.gone(namespace, name, version)
         self.budgets.on_pod_gone(namespace, name, version)
         self._seats.gone(key, version)
         self.pods.gone(key, version)
@@ -111,6 +110,7 @@ class World:
     def complete(self, version: int) -> None:
         """A list has ended."""
         self.pods.complete(version)
+        self.clients.complete(version)
 
     def holders(self, node: str, uids: frozenset[str]) -> None:
         """The ledger says which pods hold something on a node."""
@@ -120,7 +120,7 @@ class World:
 
     def _on_node(self, name: str) -> None:
         self._mark(NODE, (name,))
-        for pool in self._agents_in:
+        for pool in self.agents_in:
             self._mark(MEMBER, (pool, HYPERVISOR, name))
 
     def _on_member(self, key: Key) -> None:
@@ -179,8 +179,8 @@ class World:
         for pool in pools:
             self.dirty |= dict.fromkeys(((COMPONENT, (pool, component)) for component in COMPONENTS), True)
             if self.settings.has_agents(pool):
-                self._agents_in.add(pool)
-        for pool in self._agents_in:
+                self.agents_in.add(pool)
+        for pool in self.agents_in:
             nodes = self.nodes.names()
             self.dirty |= dict.fromkeys(((MEMBER, (pool, HYPERVISOR, node)) for node in nodes), True)
 
@@ -225,91 +225,17 @@ class World:
     def _tell(self, kind: str, key: Key, stored: Stored | None, at: datetime, seq: int) -> Told | None:
         if kind == POD:
             return self.pods.tell(subject_of(kind, key), key, stored, at, seq)
-        value: msgspec.Struct | None
         if kind == POOL and self.settings.scheduling is None and ("", key[0]) in self.settings.pools.items:
             return None  # what nobody can read changes no pool
-        match kind:
-            case "node":
-                value, version = self._node(key[0])
-            case "pool":
-                value, version = self.settings.pool(key[0]), self.settings.version(key[0])
-            case "quota":
-                value, version = self._quota(*key)
-            case "component":
-                value, version = self.settings.component(*key), self.settings.component_version(key[0])
-            case "member":
-                value, version = self._member(key)
-            case "disruption":
-                value, version = self.budgets.project(key), self.budgets.version(key)
-            case "namespace":
-                item = self.namespaces.items.get(("", key[0]))
-                value = Namespace(name=key[0], labels=item.metadata.labels) if item is not None else None
-                version = self.namespaces.version("", key[0])
-            case _:
-                plural, namespace, name = key
-                value = self.settings.resource(plural, namespace, name)
-                version = self.settings.shelves[plural][0].version(namespace, name)
+        value, version = self.projection.of(kind, key)
         return compared(About(subject_of(kind, key), key, "/".join(key), version, at), value, stored)
-
-    def _node(self, name: str) -> tuple[Node | None, int]:
-        """Return a node as STATE says it. While its agent is being replaced its GPUs take no new pods; running ones stay."""
-        node, version = self.nodes.project(name, self.settings.pool_of), self.nodes.version(name)
-        if node is None or node.pool not in self._agents_in:
-            return node, version
-        agent = agent_key(name)
-        version = max(version, self.members.version(agent))
-        if self.members.away(agent):
-            node = msgspec.structs.replace(node, cordoned_gpus=(EVERY_GPU,))
-        return node, version
-
-    def _quota(self, namespace: str, name: str) -> tuple[Quota | None, int]:
-        kind, _, own = name.partition("/")
-        try:
-            if kind == NATIVE:
-                native = self.native_quotas.items.get((namespace, own))
-                value = native_quota(native) if native is not None else None
-                return value, self.native_quotas.version(namespace, own)
-            item = self.settings.quotas.items.get((namespace, own))
-            value = tensorfusion_quota(item) if item is not None else None
-        except QuantityError as error:
-            log.error("quota %s of namespace %s lets nothing in: %s", name, namespace, error)  # noqa: TRY400
-            value = Quota(namespace=namespace, name=name, total=Budget(workers=0))
-        return value, self.settings.quotas.version(namespace, own)
-
-    def _member(self, key: Key) -> tuple[Member | None, int]:
-        pool, component, name = key
-        if component == WORKER:
-            return self._worker(pool, name)
-        if component != HYPERVISOR:
-            return self.members.project(key), self.members.version(key)
-        version = max(self.members.version(agent_key(name)), self.nodes.version(name))
-        node = self.nodes.get(name)
-        manager = self.settings.manager(pool, node) if node is not None else None
-        if node is None or manager is None:
-            return None, version
-        meta = node.metadata
-        member = self.members.project_agent(
-            pool,
-            name,
-            isolation=isolation_of(manager, meta.labels),
-            vendor=meta.labels.get(VENDOR, manager.default_vendor),
-            since=meta.creation_timestamp,
-        )
-        return member, version
-
-    def _worker(self, pool: str, name: str) -> tuple[Member | None, int]:
-        namespace, _, own = name.partition("/")
-        pods = self.members.version(("", WORKER, name))
-        version = max(pods, self.settings.workloads.version(namespace, own))
-        workload = self.settings.workload(namespace, own)
-        if workload is None or self.settings.workload_pool(namespace, own) != pool:
-            return None, version
-        return self.members.project_worker(pool, workload, self.settings.workload_vendor(namespace, own)), version
 
     def done(self, kind: str, key: Key, version: int) -> None:
         """STATE says of an object what it was at ``version``, or something newer: forget what is needed no more."""
         if kind == POD:
             self.pods.done(key, version)
+        elif kind == CLIENT:
+            self.clients.done(key, version)
 
     def again(self, kind: str, key: Key, told: Told) -> None:
         """What was to be said of an object could not be; its commands were given."""

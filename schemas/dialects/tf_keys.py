@@ -12,6 +12,7 @@ ENABLED: Final = "tensor-fusion.ai/enabled"
 HOST_PORT: Final = "tensor-fusion.ai/host-port"
 COMPONENT: Final = "tensor-fusion.ai/component"
 WORKLOAD: Final = "tensor-fusion.ai/workload"
+SELECTED_WORKLOAD: Final = "tensor-fusion.ai/selected-workload"
 
 TFLOPS_REQUEST: Final = "tensor-fusion.ai/tflops-request"
 TFLOPS_LIMIT: Final = "tensor-fusion.ai/tflops-limit"

@@ -28,7 +28,7 @@ DEFAULT_VENDOR: Final = "NVIDIA"
 WORKER_IMAGE: Final = "remoteWorker"
 """Key of a provider's image of workers; without one, and without a pool's, a pool has none."""
 
-_WORKER_PORT: Final = {"name": "remote-vgpu", "containerPort": 8000}
+WORKER_PORT: Final[dict[str, Any]] = {"name": "remote-vgpu", "containerPort": 8000}
 """Where a worker listens. Source: upstream's workers."""
 
 _AGENT: Final[dict[str, Any]] = {
@@ -110,7 +110,7 @@ def render_hypervisor(config: Hypervisor) -> dict[str, Any]:
 def _worker(config: Worker, hypervisor: Hypervisor | None) -> dict[str, Any]:
     rendered = _pod("worker", config)
     first = rendered["spec"]["containers"][0]
-    first.setdefault("ports", [dict(_WORKER_PORT)])
+    first.setdefault("ports", [dict(WORKER_PORT)])
     port = {"name": "HYPERVISOR_PORT", "value": str((hypervisor or Hypervisor()).port_number)}
     first["env"] = [*(one for one in first.get("env") or () if one.get("name") != port["name"]), port]
     return rendered

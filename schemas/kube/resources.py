@@ -7,7 +7,12 @@ import msgspec
 from schemas.kube.core import ObjectMeta
 from schemas.kube.pools import GPUPoolSpec, TensorFusionClusterSpec
 from schemas.kube.settings import ProviderConfigSpec, SchedulingConfigTemplateSpec
-from schemas.kube.workloads import GPUResourceQuotaSpec, WorkloadProfileSpec
+from schemas.kube.workloads import (
+    GPUResourceQuotaSpec,
+    TensorFusionConnectionSpec,
+    TensorFusionConnectionStatus,
+    WorkloadProfileSpec,
+)
 
 
 class GPUPool(msgspec.Struct, frozen=True, gc=False):
@@ -43,6 +48,14 @@ class TensorFusionWorkload(msgspec.Struct, frozen=True, gc=False):
 
     metadata: ObjectMeta
     spec: WorkloadProfileSpec
+
+
+class TensorFusionConnection(msgspec.Struct, frozen=True, gc=False):
+    """Which worker a client uses; its status says where that is."""
+
+    metadata: ObjectMeta
+    spec: TensorFusionConnectionSpec
+    status: TensorFusionConnectionStatus = TensorFusionConnectionStatus()
 
 
 class GPUResourceQuota(msgspec.Struct, frozen=True, gc=False):

@@ -372,6 +372,23 @@ def test_roles_may_be_grouped_otherwise() -> None:
     assert [subject["name"] for subject in subjects] == ["tensor-fusion-sys-binder"]
 
 
+def test_clients_of_remote_workers_are_told_where_those_are_if_wanted() -> None:
+    objects, _ = rendered({"webhook": {"connections": {"enabled": True}}})
+    spec = objects["Deployment", "tensor-fusion-sys-webhook"]["spec"]["template"]["spec"]
+    assert spec["automountServiceAccountToken"]
+    gateway = next(one for one in spec["containers"] if one["name"] == "gateway")
+    assert "--connections" in gateway["args"]
+    subjects = objects["ClusterRoleBinding", "tensor-fusion-sys-gateway"]["subjects"]
+    assert [subject["name"] for subject in subjects] == ["tensor-fusion-sys-webhook"]
+    said = yaml.safe_load(objects["ConfigMap", "tensor-fusion-sys-config"]["data"]["admission.yaml"])
+    assert said["operatorEndpoint"] == "https://tensor-fusion-sys-webhook.tensor-fusion-sys.svc"
+    plain, _ = rendered({})
+    assert ("ClusterRoleBinding", "tensor-fusion-sys-gateway") not in plain
+    own = {"webhook": {"connections": {"enabled": True}, "admission": {"operatorEndpoint": "https://gpus.example"}}}
+    said = yaml.safe_load(rendered(own)[0]["ConfigMap", "tensor-fusion-sys-config"]["data"]["admission.yaml"])
+    assert said["operatorEndpoint"] == "https://gpus.example"
+
+
 def test_agents_may_be_the_pools() -> None:
     objects, _ = rendered({"devicePlugin": {"managedBy": "Pool"}})
     assert ("DaemonSet", "tensor-fusion-sys-agent") not in objects

@@ -50,11 +50,14 @@ class Admission:
         watchers: Path,
         *,
         options: tuple[str, ...] = (),
+        gateway_options: tuple[str, ...] = (),
         reach: Reach = Reach(resources=HAMI),  # noqa: B008
     ) -> None:
         self._options, self._reach = options, reach
         self.cluster, self._server, self._tls = cluster, server, tls
         self._port = free_port()
+        self._gateway_options = gateway_options
+        self.url = f"https://127.0.0.1:{self._port}"
         self.gateway: RoleProcess | None = None
         self.mutators: list[RoleProcess] = []
         self.watcher = RoleProcess("watcher", [server.url], "--kubeconfig", str(watchers))
@@ -70,14 +73,16 @@ class Admission:
             webhook_configuration(
                 NAME,
                 ca_bundle=(self._tls / "ca.pem").read_bytes(),
-                url=f"https://127.0.0.1:{self._port}",
+                url=self.url,
                 reach=self._reach,
                 timeout_s=5,
             )
         )
 
     async def start_gateway(self) -> None:
-        options = ["--certificate", str(self._tls / "tls.crt"), "--key", str(self._tls / "tls.key")]
+        options = [
+            "--certificate", str(self._tls / "tls.crt"), "--key", str(self._tls / "tls.key"), *self._gateway_options
+        ]  # fmt: skip
         self.gateway = RoleProcess("gateway", [self._server.url], "--listen", f"127.0.0.1:{self._port}", *options)
         await self.gateway.start()
 

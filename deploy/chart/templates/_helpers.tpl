@@ -317,6 +317,8 @@ capabilities:
 {{/* Non-empty where a group has a role that speaks to the API server: (dict "root" $ "group" <group>). */}}
 {{- define "gpubus.speaksToAPI" -}}
 {{- range .group.roles }}{{ if has . (include "gpubus.rbacRoles" $.root | fromJsonArray) }}yes{{ end }}{{ end -}}
+{{- /* Gateways ask whose a token is where they tell clients of remote workers where those are. */}}
+{{- if and .root.Values.webhook.connections.enabled (eq .part (include "gpubus.admissionGroup" .root)) }}yes{{ end -}}
 {{- end -}}
 
 {{- define "gpubus.rbacRoles" -}}

@@ -254,7 +254,7 @@ def test_hami_defaults(limits, cores):
         ),
         (pod(labels=ENABLED, annotations={**GUIDE, "tensor-fusion.ai/compute-percent-request": "10"}), "compute-percent"),
         (pod(labels=ENABLED, annotations={**GUIDE, "tensor-fusion.ai/isolation": "softish"}), "softish"),
-        (pod(labels=ENABLED, annotations={**GUIDE, "tensor-fusion.ai/is-local-gpu": "false"}), "not supported"),
+        (pod(labels=ENABLED, annotations={**GUIDE, "tensor-fusion.ai/is-local-gpu": "false"}), "no image for it is known"),
         (pod(labels=ENABLED, annotations=GUIDE, containers=[{"name": "a"}, {"name": "b"}]), "inject-container"),
         ({"metadata": {}, "spec": {"containers": []}}, "spec.containers"),
         ({"metadata": {}, "spec": 3}, "no pod"),

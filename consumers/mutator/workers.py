@@ -1,0 +1,122 @@
+"""What a pod that uses GPUs of other nodes wants of workers: the name of their workload, and what that is to be. Pure."""
+
+from typing import Any, Final
+
+import msgspec
+
+from schemas.dialects import PodSpecView, RequestError
+from schemas.dialects import tf_keys as keys
+from schemas.dialects.text import boolean
+from schemas.kube.workloads import WorkloadProfileSpec
+from schemas.plain import decode_yaml
+from schemas.pod import GpuRequest
+from schemas.quantity import format_bytes, format_milli
+
+POD_TEMPLATE_HASH: Final = "pod-template-hash"
+"""Label that a Deployment puts on its pods; the name of their ReplicaSet ends with its value."""
+
+LONGEST_NAME: Final = 63
+"""Characters of a workload's name: it becomes a label of its workers."""
+
+LONGEST_TEMPLATE: Final = 32 << 10
+"""Characters of ``worker-pod-template``: reading it holds up other admissions."""
+
+_OWN: Final = ("isLocalGPU", "sidecarWorker")
+"""What a profile says of the pods that name it, and not of workers."""
+
+
+def workload_name(metadata: dict[str, Any], admission: str) -> str:
+    """Return the name of the workload whose workers a pod uses: all pods of one Deployment share one.
+
+    Args:
+        metadata: The pod's, as JSON.
+        admission: UID of the admission request, from which a bare pod without a name gets one.
+
+    Raises:
+        RequestError: The name is too long.
+    """
+    owner = next((one for one in metadata.get("ownerReferences") or () if one.get("controller")), None)
+    generated = metadata.get("generateName", "")
+    if owner is not None:
+        ending = "-" + (metadata.get("labels") or {}).get(POD_TEMPLATE_HASH, "")
+        name = owner["name"]
+        if owner["kind"] == "ReplicaSet" and ending != "-" and name.endswith(ending):
+            name = name[: -len(ending)]
+    elif metadata.get("name"):
+        name = metadata["name"]
+    else:
+        before = (metadata.get("annotations") or {}).get(keys.SELECTED_WORKLOAD, "")
+        stem = generated.rstrip("-.") or "pod"
+        # One that comes a second time, after another webhook has changed it, keeps its name.
+        name = before if before.startswith(f"{stem}-") else f"{stem}-{admission[:8]}"
+    if len(name) > LONGEST_NAME:
+        fix = "give the pod or its controller a shorter name"
+        raise RequestError(
+            "metadata.name", name, f"is over {LONGEST_NAME} characters, and its workers are labelled so", fix
+        )
+    return str(name)
+
+
+def workload_spec(view: PodSpecView, request: GpuRequest, profile: WorkloadProfileSpec | None) -> dict[str, Any]:
+    """Return ``TensorFusionWorkload.spec`` of a pod's workers: its profile's, and what the pod itself says above that.
+
+    Whole GPUs are asked for by isolation ``shared``, which is the one word for them that a workload has.
+
+    Raises:
+        RequestError: The pod's template for workers cannot be read.
+    """
+    base = msgspec.to_builtins(profile) if profile is not None else {}
+    whole = request.dedicated or bool(request.vram_milli)
+    model = view.annotation(keys.MODEL) or (profile.gpu_model if profile is not None else "")
+    spec = {
+        **{key: value for key, value in base.items() if key not in (*_OWN, "resources", "isolation")},
+        "poolName": request.pool,
+        "isLocalGPU": False,
+        "qos": request.qos,
+        "isolation": "shared" if whole else request.isolation,
+        "gpuCount": request.count,
+        "gpuIndices": list(request.gpu_indices),
+        "gpuModel": model,
+        "vendor": request.vendor,
+        "partitionTemplateId": request.partition_template,
+        "resources": {} if whole else _resources(request),
+    }
+    if template := view.annotation(keys.WORKER_TEMPLATE):
+        spec["workerPodTemplate"] = _template(template)
+    if (scales := view.annotation(keys.AUTOSCALE)) and boolean(scales, field=keys.AUTOSCALE):
+        target = view.annotation(keys.AUTOSCALE_TARGET) or "all"
+        scaling = spec.get("autoScalingConfig") or {}
+        spec["autoScalingConfig"] = {
+            **scaling,
+            "autoSetResources": {**(scaling.get("autoSetResources") or {}), "enable": True, "targetResource": target},
+        }
+    return {key: value for key, value in spec.items() if value not in ("", [], {}, None)}
+
+
+def _resources(request: GpuRequest) -> dict[str, Any]:
+    asked = _amounts(request.tflops_milli, request.compute_milli, request.vram_bytes)
+    limits = _amounts(request.tflops_limit_milli, request.compute_limit_milli, request.vram_limit_bytes)
+    return {key: value for key, value in (("requests", asked), ("limits", limits)) if value}
+
+
+def _amounts(tflops_milli: int, compute_milli: int, vram_bytes: int) -> dict[str, str]:
+    return {
+        **({"tflops": format_milli(tflops_milli)} if tflops_milli else {}),
+        **({"compute": format_milli(compute_milli * 100)} if compute_milli else {}),
+        **({"vram": format_bytes(vram_bytes)} if vram_bytes else {}),
+    }
+
+
+def _template(text: str) -> dict[str, Any]:
+    fix = "write a pod template, such as {spec: {containers: [{resources: …}]}}"
+    if len(text) > LONGEST_TEMPLATE:
+        raise RequestError(keys.WORKER_TEMPLATE, f"{text[:32]}…", f"is over {LONGEST_TEMPLATE} characters", fix)
+    template = decode_yaml(text, field=keys.WORKER_TEMPLATE, fix=fix)
+    if not isinstance(template, dict):
+        raise RequestError(keys.WORKER_TEMPLATE, text[:100], "is no pod template", fix)
+    try:
+        return dict(
+            msgspec.json.decode(msgspec.json.encode(template))
+        )  # a date, or a key that is no text, is none either
+    except (TypeError, ValueError) as error:
+        raise RequestError(keys.WORKER_TEMPLATE, text[:100], f"is no pod template: {error}", fix) from None

@@ -1,0 +1,144 @@
+"""Which worker a client uses: the one it has while that runs, else the one that fewest use; and what clients call for."""
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import hypothesis.strategies as st
+import msgspec
+from hypothesis import given
+
+from consumers.workload import connections as rules
+from consumers.workload.called import connection_document, workload_document
+from consumers.workload.connections import PATIENCE, client_uid, url_of
+from consumers.workload.plan import SETTLE, Plan, Worker, plan_dedicated
+from schemas.kube.resources import TensorFusionConnection
+from schemas.kube.workloads import TensorFusionConnectionStatus
+from schemas.remote import Owner, RemoteClient
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def worker(name: str, *, uid: str = "", ready: bool = True, address: str = "10.0.0.1", **more: Any) -> Worker:
+    made = NOW - timedelta(minutes=1)
+    return Worker(name=name, uid=uid or f"uid-{name}", created_at=made, ready=ready, address=address, **more)
+
+
+def client(name: str, age: int = 0, replicas: int | None = None, owner: str = "rs") -> RemoteClient:
+    spec: dict[str, Any] = {"poolName": "p", **({"replicas": replicas} if replicas is not None else {})}
+    return RemoteClient(
+        namespace="ns", name=name, uid=f"uid-{name}", workload="web", spec=spec, pool="p",
+        owner=Owner(api_version="apps/v1", kind="ReplicaSet", name=owner, uid=f"uid-{owner}"),
+        created_at=NOW - timedelta(seconds=age),
+    )  # fmt: skip
+
+
+def connection(name: str, on: Worker | None = None) -> TensorFusionConnection:
+    made = msgspec.convert(connection_document(client(name)), TensorFusionConnection)
+    status = TensorFusionConnectionStatus()
+    if on is not None:
+        status = TensorFusionConnectionStatus(phase="Running", connection_url=url_of(on), worker_name=on.name)
+    return msgspec.structs.replace(made, status=status)
+
+
+def seat(
+    connections: list[TensorFusionConnection],
+    workers: list[Worker],
+    *,
+    dedicated: bool = False,
+    replicas: int = 1,
+    age: timedelta = PATIENCE,
+    problem: str = "",
+) -> dict[str, TensorFusionConnectionStatus]:
+    meta = [msgspec.structs.replace(one.metadata, creation_timestamp=(NOW - age).isoformat()) for one in connections]
+    made = [msgspec.structs.replace(one, metadata=own) for one, own in zip(connections, meta, strict=True)]
+    return rules.seat(made, workers, replicas=None if dedicated else replicas, now=NOW, problem=problem)
+
+
+def used(found: dict[str, TensorFusionConnectionStatus]) -> Counter[str]:
+    return Counter(one.worker_name for one in found.values())
+
+
+def test_a_url_names_the_worker_and_which_of_those_that_had_the_name() -> None:
+    one, later = worker("w", uid="a"), worker("w", uid="b")
+    assert url_of(one).startswith("native+10.0.0.1+8000+w-")
+    assert url_of(one).rpartition("-")[2].isdigit()
+    assert url_of(one) != url_of(later)
+    assert url_of(worker("w", address="")) == ""
+    assert url_of(worker("w", port=9000)).startswith("native+10.0.0.1+9000+")
+
+
+@given(st.integers(0, 12), st.integers(1, 5))
+def test_new_clients_are_spread_evenly(clients: int, workers: int) -> None:
+    there = [worker(f"w-{number}") for number in range(workers)]
+    loads = used(seat([connection(f"c-{number}") for number in range(clients)], there))
+    assert sum(loads.values()) == clients
+    assert max(loads.values(), default=0) - min((loads[one.name] for one in there), default=0) <= 1
+
+
+def test_a_client_stays_where_it_is_and_moves_when_its_worker_is_lost() -> None:
+    first, second = worker("w-0"), worker("w-1")
+    there = [connection("a", first), connection("b", first)]
+    assert used(seat(there, [first, second])) == {"w-0": 2}
+    blip = msgspec.structs.replace(first, ready=False)
+    assert used(seat(there, [blip, second])) == {"w-0": 2}
+    for lost in (
+        [],
+        [worker("w-0", ending=True)],
+        [worker("w-0", ended=True)],
+        [worker("w-0", uid="new", ready=False)],
+    ):
+        assert used(seat(there, [*lost, second])) == {"w-1": 2}
+    moved = seat(there, [worker("w-0", uid="new"), second])
+    assert used(moved) == {"w-0": 1, "w-1": 1}
+
+
+def test_not_all_start_on_the_worker_that_is_ready_first() -> None:
+    clients, first, later = [connection(name) for name in "abc"], worker("w-0"), worker("w-1", ready=False)
+    young = timedelta(seconds=1)
+    assert used(seat(clients, [first, later], replicas=2, age=young)) == {"w-0": 2, "": 1}
+    assert used(seat(clients, [first], replicas=2, age=young)) == {"w-0": 2, "": 1}
+    assert used(seat(clients, [first, worker("w-1")], replicas=2, age=young)) == {"w-0": 2, "w-1": 1}
+    assert used(seat(clients, [first, later], replicas=2)) == {"w-0": 3}, "none waits for ever"
+
+
+def test_without_a_worker_there_is_no_url_and_one_of_its_own_is_nobody_else_s() -> None:
+    assert seat([connection("a")], [worker("w", ready=False)])["a-tf-vgpu"].phase == "Pending"
+    assert seat([connection("a")], [], problem="no image")["a-tf-vgpu"].phase == "Failed"
+    own, others = worker("a-tf-vgpu", client="uid-a"), worker("b-tf-vgpu", client="uid-b")
+    found = seat([connection("a"), connection("b")], [own, others], dedicated=True)
+    assert {name: one.worker_name for name, one in found.items()} == {one: one for one in ("a-tf-vgpu", "b-tf-vgpu")}
+    assert seat([connection("a")], [others], dedicated=True)["a-tf-vgpu"].connection_url == ""
+    predecessor = worker("a-tf-vgpu", client="uid-before")
+    assert seat([connection("a")], [predecessor], dedicated=True)["a-tf-vgpu"].connection_url == ""
+
+
+def test_each_client_gets_a_worker_of_its_own_that_goes_with_it() -> None:
+    wanted = {"a": "uid-a", "b": "uid-b"}
+    mine = worker("a", client="uid-a")
+    assert plan_dedicated(wanted, [mine], NOW) == Plan(make=("b",), clients={"b": "uid-b"})
+    assert plan_dedicated({}, [mine], NOW).remove == (mine,)
+    assert plan_dedicated({"a": "uid-later"}, [mine], NOW).remove == (mine,)
+    assert plan_dedicated({"a": "uid-later"}, [worker("a", client="uid-a", ending=True)], NOW) == Plan()
+    assert plan_dedicated({}, [worker("somebody's")], NOW) == Plan()
+    ended = worker("a", client="uid-a", ended=True)
+    assert plan_dedicated({"a": "uid-a"}, [ended], NOW).remove == (ended,)
+    young = msgspec.structs.replace(ended, created_at=NOW)
+    assert plan_dedicated({"a": "uid-a"}, [young], NOW) == Plan(again=NOW + SETTLE)
+
+
+def test_the_newest_client_says_what_the_workload_is_and_it_goes_with_all_who_made_them() -> None:
+    clients = [
+        client("a", age=60, owner="rs-1"),
+        client("b", age=0, replicas=3, owner="rs-2"),
+        client("c", age=60, owner="rs-1"),
+    ]
+    made = workload_document(clients, adopt=True)
+    assert (made["metadata"]["name"], made["spec"]["replicas"]) == ("web", 3)
+    assert made["metadata"]["annotations"] == {"tensor-fusion.ai/workload-mode": "fixed"}
+    assert [one["uid"] for one in made["metadata"]["ownerReferences"]] == ["uid-rs-1", "uid-rs-2"]
+    assert workload_document(clients[:1], adopt=True)["metadata"]["annotations"] == {
+        "tensor-fusion.ai/workload-mode": "dynamic"
+    }
+    assert "ownerReferences" not in workload_document(clients, adopt=False)["metadata"]
+    assert client_uid(connection("a")) == "uid-a"
