@@ -64,6 +64,14 @@ class Budget(msgspec.Struct, frozen=True, array_like=True, gc=False):
     pods: tuple[str, ...]
 
 
+class StandingGang(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A gang of which somebody might have had to go: its key, how many members it could spare, and all of them."""
+
+    key: str
+    spare: Amount
+    members: tuple[str, ...]
+
+
 class Preempt(msgspec.Struct, frozen=True, array_like=True, tag="preempt", gc=False):
     """Room was to be made for a pod by evicting others: a decision about it, and one about each of them, in order.
 
@@ -71,6 +79,7 @@ class Preempt(msgspec.Struct, frozen=True, array_like=True, tag="preempt", gc=Fa
         now_s: The time by which others were protected or not.
         until_s: Up to when the room is kept.
         budgets: What Kubernetes allowed.
+        gangs: The gangs that stood and of which somebody might go; None in journals of those who took no heed of gangs.
     """
 
     namespace: str
@@ -81,6 +90,7 @@ class Preempt(msgspec.Struct, frozen=True, array_like=True, tag="preempt", gc=Fa
     now_s: Amount
     until_s: Amount
     budgets: tuple[Budget, ...] = ()
+    gangs: tuple[StandingGang, ...] | None = None
 
     def command(self) -> Schedule:
         """Return the pod's command."""

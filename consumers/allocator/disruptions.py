@@ -1,6 +1,6 @@
 """What disruption budgets allow, as far as it concerns pods that may have to make room for others."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from schemas.journal import Budget
@@ -36,32 +36,37 @@ class Disruptions:
         self._budgets.pop(subject, None)
         self._unreadable[subject] = namespace
 
-    def weigh(self, candidates: Iterable[tuple[str, str]], leaving: Iterable[str]) -> tuple[Budget, ...]:
-        """Return the budgets that cover some of the candidates, and those of them that each covers.
+    def weigh(
+        self,
+        may_go: Callable[[str, str], bool],
+        leaving: frozenset[str],
+        all_of: Callable[[str], Iterable[str]],
+    ) -> tuple[Budget, ...]:
+        """Return the budgets that cover some of the pods that might have to go, and those of them that each covers.
 
         Args:
-            candidates: Namespace and UID of the pods that might have to go.
+            may_go: Tells of a namespace and a UID whether that is one of those pods.
             leaving: UIDs of pods that go already: a budget that does not know it yet allows fewer beside them.
+            all_of: Returns the UIDs of all those pods of a namespace.
 
         Raises:
             TooManyCoveredError: They are more than a decision may weigh.
         """
-        if not self._budgets and not self._unreadable:
-            return ()
-        spaces: dict[str, set[str]] = {}
-        for namespace, uid in candidates:
-            spaces.setdefault(namespace, set()).add(uid)
-        gone = set(leaving)
-        found = [
-            Budget(max(budget.allowed - len(gone.intersection(budget.pods)), 0), tuple(sorted(covered)))
-            for _, budget in sorted(self._budgets.items())
-            if (covered := spaces.get(budget.namespace, set()).intersection(budget.pods))
-        ]
-        found += [
-            Budget(0, tuple(sorted(spaces[namespace])))
-            for _, namespace in sorted(self._unreadable.items())
-            if namespace in spaces
-        ]
-        if sum(len(budget.pods) for budget in found) > MOST_COVERED:
-            raise TooManyCoveredError
+        found: list[Budget] = []
+        weighed = 0
+        for _, budget in sorted(self._budgets.items()):
+            covered = tuple(sorted(uid for uid in budget.pods if may_go(budget.namespace, uid)))
+            if covered:
+                found.append(Budget(max(budget.allowed - len(leaving.intersection(budget.pods)), 0), covered))
+            weighed = self._weighed(weighed, covered)
+        for _, namespace in sorted(self._unreadable.items()):
+            if covered := tuple(sorted(all_of(namespace))):
+                found.append(Budget(0, covered))
+            weighed = self._weighed(weighed, covered)
         return tuple(found)
+
+    @staticmethod
+    def _weighed(before: int, covered: tuple[str, ...]) -> int:
+        if before + len(covered) > MOST_COVERED:
+            raise TooManyCoveredError
+        return before + len(covered)

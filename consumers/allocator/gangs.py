@@ -5,7 +5,7 @@ one may place all that are there. A gang that stands takes further members one b
 joins alone. The ledger key of the gang is replaced with every change of who stands, so two allocators cannot both form it.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from schemas import reasons
@@ -23,6 +23,7 @@ class Gangs:
 
     def __init__(self) -> None:
         self._standing: dict[str, dict[str, set[str]]] = {}
+        self._least: dict[str, int] = {}
         self.formed: dict[str, None] = {}
         """Gangs that stand since a moment ago: members that wait may join."""
 
@@ -42,10 +43,34 @@ class Gangs:
             members.pop(allocation.pod_uid, None)
             if not members:
                 self._standing.pop(allocation.gang, None)
+                self._least.pop(allocation.gang, None)
 
     def standing(self, key: str) -> Collection[str]:
         """Return the UIDs of the members that stand."""
         return self._standing.get(key, {}).keys()
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the gangs of which somebody stands, in order of their keys."""
+        return iter(sorted(self._standing))
+
+    def needs(self, key: str, least: int) -> None:
+        """The ledger says how many members a gang takes."""
+        if least and key in self._standing:
+            self._least[key] = least
+
+    def least(self, key: str) -> int:
+        """Return how many members a gang that stands takes; 0 if nobody has said so."""
+        return self._least.get(key, 0)
+
+    def spare(self, key: str, leaving: frozenset[str]) -> int:
+        """Return how many members more a gang can do without, none if it is not known how many it takes.
+
+        Args:
+            key: The gang.
+            leaving: Pods that go already.
+        """
+        least, standing = self.least(key), self._standing.get(key, {})
+        return max(len(standing.keys() - leaving) - least, 0) if least else 0
 
 
 def still_missing(gang: Gang, present: int, request: GpuRequest) -> Decision:

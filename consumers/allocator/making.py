@@ -5,6 +5,7 @@ from collections.abc import Callable
 from consumers.allocator.book import Keep
 from consumers.allocator.effects import encode
 from consumers.allocator.keeping import Keeping
+from consumers.allocator.limits import Weigher
 from consumers.allocator.mind import Mind
 from consumers.allocator.placing import Placing
 from consumers.allocator.room import Room
@@ -14,6 +15,9 @@ from schemas.pod import Schedule
 
 AGED_AT_ONCE = 512
 """Nodes looked at anew before room is made."""
+
+LEARNT_AT_ONCE = 256
+"""Nodes of which it is learnt at once who could be made to leave: some 20 ms."""
 
 
 class Making:
@@ -27,6 +31,8 @@ class Making:
     def make_room(self, lapsed: Callable[[object], bool]) -> None:
         """Look at one of the pods that fit nowhere and for which others may be evicted; see :meth:`Core.make_room`."""
         mind = self._mind
+        if not self._is_ready():
+            return
         seeker = mind.rooms.take()
         if seeker is None or lapsed(seeker.token):
             return
@@ -53,15 +59,23 @@ class Making:
         )
         mind.shelf.queue(room.node, keep)
 
+    def _is_ready(self) -> bool:
+        """Whether all is known of the next pod's pool that the search looks up; if not, learn a part of it."""
+        pool, snapshot = self._mind.rooms.next_pool, self._mind.snapshot
+        table = snapshot.table(pool)
+        return table is None or snapshot.reclaim(table, pool).advance(LEARNT_AT_ONCE)
+
     def _find(self, command: Schedule) -> Room | None:
-        mind, now_s = self._mind, self._mind.cluster.time_s
-        budgets = mind.rooms.budgets(command)
-        if budgets is None:
+        mind, cluster = self._mind, self._mind.cluster
+        pool = cluster.snapshot.pools().get(command.request.pool)
+        holds = [known.hold for known in mind.rooms] + [keep.hold for keep in mind.keeping.values()]
+        limits = Weigher(cluster, pool, command, holds).weigh() if pool is not None else None
+        if limits is None:
             return None
         pod = command.namespace, command.name, command.uid, command.request, command.created_s
         self._learn_ages()
         with mind.quotas.expecting(command.namespace, self._keeping.promised(command.namespace)):
-            return mind.decider.make_room(Preempt(*pod, now_s, now_s + KEPT_S, budgets))
+            return mind.decider.make_room(Preempt(*pod, cluster.time_s, cluster.time_s + KEPT_S, *limits))
 
     def _learn_ages(self) -> None:
         """Have decisions see since when pods stand that we have placed, on nodes where nothing is on its way."""

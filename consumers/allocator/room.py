@@ -12,7 +12,8 @@ import msgspec
 
 from consumers.allocator.choice import choose
 from consumers.allocator.engine import Policy, Snapshot, decide
-from consumers.allocator.engine.preemption import Budgets, Choice, Terms, select
+from consumers.allocator.engine.preemption import Choice, Standing, Terms, select
+from consumers.allocator.engine.victims import Budgets
 from consumers.allocator.gangs import verdict
 from consumers.allocator.quotas import Quotas
 from schemas import reasons
@@ -61,7 +62,10 @@ def plan(snapshot: Snapshot, quotas: Quotas, step: Preempt, policy: Policy) -> R
     The snapshot is as before when this returns. The decisions bear no basis yet.
     """
     command = step.command()
-    terms = Terms(step.namespace, step.now_s, _read(step.budgets))
+    gangs = None
+    if step.gangs is not None:
+        gangs = {gang.key: Standing(gang.spare, frozenset(gang.members)) for gang in step.gangs}
+    terms = Terms(step.namespace, step.now_s, _read(step.budgets), gangs)
     choice = select(snapshot, command.request, policy, terms)
     if choice is None:
         return None
@@ -73,13 +77,14 @@ def plan(snapshot: Snapshot, quotas: Quotas, step: Preempt, policy: Policy) -> R
     if held is None:  # its quota has no room for it
         return None
     preemptor = PodRef(command.namespace, command.name, command.uid)
-    victims = tuple(victim for victim in choice.victims if not victim.pod_uid.startswith(HOLD))
-    refs = tuple(PodRef(victim.namespace, victim.name, victim.pod_uid) for victim in victims)
+    leaving = [(choice.node, victim) for victim in choice.victims if not victim.pod_uid.startswith(HOLD)]
+    leaving += choice.elsewhere
+    refs = tuple(PodRef(victim.namespace, victim.name, victim.pod_uid) for _, victim in leaving)
     said = Preemption(node=choice.node, preemptor=preemptor, victims=refs, gpus=held.gpus, until_s=step.until_s)
     return Room(
         hold=Hold(allocation=held, victims=refs, until_s=step.until_s),
         decision=_waits(decide(snapshot, command.request, policy), said),
-        evicted=tuple(_goes(victim, command, said) for victim in victims),
+        evicted=tuple(_goes(victim, node, command, said) for node, victim in leaving),
         displaced=_displaced(choice),
     )
 
@@ -133,8 +138,13 @@ def _count(said: Preemption) -> str:
     return f"{len(said.victims)} pod{'s' * (len(said.victims) != 1)} evicted ({_names(said.victims)})"
 
 
-def _goes(victim: Allocation, command: Schedule, said: Preemption) -> Decision:
+def _goes(victim: Allocation, node: str, command: Schedule, said: Preemption) -> Decision:
     request = command.request
+    beside = (
+        ""
+        if node == said.node
+        else f"; it leaves {node} because its gang {victim.gang} cannot do without those that go"
+    )
     return Decision(
         outcome="evicted",
         namespace=victim.namespace,
@@ -143,10 +153,10 @@ def _goes(victim: Allocation, command: Schedule, said: Preemption) -> Decision:
         pool=victim.pool,
         allocator="",
         basis=_NO_BASIS,
-        node=said.node,
+        node=node,
         gpus=victim.gpus,
         reason=PREEMPTED,
         message=f"makes room on {said.node} for {command.namespace}/{command.name}, which goes before it: QoS {request.qos} and "
-        f"priority {request.priority} before {victim.qos} and {victim.priority}",
+        f"priority {request.priority} before {victim.qos} and {victim.priority}{beside}",
         preemption=said,
     )

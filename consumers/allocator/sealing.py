@@ -63,6 +63,7 @@ class Sealer:
             return ""
         gang = codec.decode_as(GangRecord, record.payload).data
         codec.check_name(gang.key, name)
+        self._gangs.needs(name, gang.min_members)
         return gang.txn
 
     def heard(self, name: str, record: QuotaRecord | GangRecord) -> None:
@@ -71,6 +72,7 @@ class Sealer:
             self._quotas.on_record(name, record)
         else:
             self._gangs.formed[name] = None
+            self._gangs.needs(name, record.min_members)
 
     def seal(self, bundle: Bundle, basis: int) -> bool:
         """Have the bundle say what it leads to, or return that it must not leave: a part of a gang would stand alone.
@@ -100,7 +102,10 @@ class Sealer:
                     least[gang.key] = gang.min_members
         for namespace, changes in sorted(namespaces.items()):
             self._seal_quota(bundle, namespace, changes, basis)
-        whole = [self._seal_gang(bundle, key, changes, least.get(key, 0)) for key, changes in sorted(gangs.items())]
+        whole = [
+            self._seal_gang(bundle, key, changes, least.get(key, 0) or self._gangs.least(key))
+            for key, changes in sorted(gangs.items())
+        ]
         return all(whole)
 
     def _seal_quota(self, bundle: Bundle, namespace: str, changes: _Changes, basis: int) -> None:

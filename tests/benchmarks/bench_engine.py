@@ -25,6 +25,7 @@ from deploy.cli.run import COLLECT_AFTER
 from schemas.cluster import GpuDevice, GpuInventory, Node, PlacementMode, Pool
 from schemas.ledger import Allocation
 from schemas.pod import GpuRequest
+from tests.benchmarks.evictions import bench_evictions
 
 POOL = "bench"
 MODES: tuple[PlacementMode, ...] = ("NodeCompactGPULowLoad", "CompactFirst", "LowLoadFirst")
@@ -310,6 +311,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         bench(f"synthetic {size}x{size * 8}", uniform, synthetic_pods(min(10_000, 14 * size), rng), MODES)
     bench_updates(machines, queue)
     bench_updates(uniform, synthetic_pods(2000, rng))
+    bench_evictions(6000, rng)
     print(
         f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB, both engines and all clusters"
     )

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from consumers.allocator.engine import Policy, Snapshot, decide, preemption
-from consumers.allocator.engine.preemption import Budgets, Choice, Terms, select
+from consumers.allocator.engine import Policy, Snapshot, decide
+from consumers.allocator.engine import victims as search
+from consumers.allocator.engine.preemption import Choice, Standing, Terms, select
+from consumers.allocator.engine.victims import Budgets
 from schemas.cluster import GpuDevice, GpuInventory, Node, Pool, PreemptionScope
 from schemas.decision import GpuGrant
 from schemas.ledger import HOLD, Allocation
@@ -40,7 +42,8 @@ def snapshot_of(pool: Pool, held: dict[str, list[Allocation]], ready: dict[str, 
 
 
 @st.composite
-def allocations(draw: st.DrawFn, node: str) -> list[Allocation]:
+def allocations(draw: st.DrawFn, node: str, *, in_gangs: bool = False) -> list[Allocation]:
+    """Return what stands on a node; ``in_gangs`` for pods that mostly may go, and mostly with others."""
     found = []
     for number in range(draw(st.integers(0, 5))):
         kept = draw(st.integers(0, 5)) == 0
@@ -64,10 +67,10 @@ def allocations(draw: st.DrawFn, node: str) -> list[Allocation]:
                     for gpu in sorted(gpus)
                 ),
                 cpu_milli=draw(st.sampled_from([0, 30])),
-                qos=draw(st.sampled_from(QOS)),
+                qos=draw(st.sampled_from(QOS[:2] if in_gangs else QOS)),
                 priority=draw(st.sampled_from([0, 0, 10])),
-                gang=draw(st.sampled_from(["", "", "mine/g"])),
-                protected_until_s=draw(st.sampled_from([0, 0, 0, NOW_S, NOW_S + 1])),
+                gang="" if kept else draw(st.sampled_from(["", *([] if in_gangs else [""]), "mine/g", "mine/h"])),
+                protected_until_s=0 if in_gangs else draw(st.sampled_from([0, 0, 0, NOW_S, NOW_S + 1])),
                 since=draw(st.integers(1, 3)),
             )
         )
@@ -75,9 +78,17 @@ def allocations(draw: st.DrawFn, node: str) -> list[Allocation]:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> dict[str, Any]:
-    held = {name: draw(allocations(name)) for name in NODES}
+def cases(draw: st.DrawFn, *, in_gangs: bool = False) -> dict[str, Any]:
+    held = {name: draw(allocations(name, in_gangs=in_gangs)) for name in NODES}
     uids = [one.pod_uid for many in held.values() for one in many]
+    gangs = None
+    if in_gangs or draw(st.booleans()):
+        members = {
+            key: frozenset(one.pod_uid for many in held.values() for one in many if one.gang == key)
+            for key in ("mine/g", "mine/h")
+            if in_gangs or draw(st.booleans())
+        }
+        gangs = {key: Standing(draw(st.integers(0, 2)), uids) for key, uids in sorted(members.items())}
     covering = {uid: tuple(sorted(draw(st.sets(st.sampled_from(["x", "y"]))))) for uid in uids}
     return {
         "pool": Pool(
@@ -94,10 +105,11 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
             tflops_milli=draw(st.sampled_from([0, 50])),
             cpu_milli=draw(st.sampled_from([0, 50])),
             isolation=draw(st.sampled_from(["", "soft", "shared"])),
-            qos=draw(st.sampled_from(QOS)),
+            qos="high" if in_gangs else draw(st.sampled_from(QOS)),
             priority=draw(st.sampled_from([0, 10])),
         ),
-        "budgets": Budgets({"x": draw(st.integers(0, 2)), "y": draw(st.integers(0, 2))}, covering),
+        "gangs": gangs,
+        "budgets": Budgets({"x": draw(st.integers(0, 2)), "y": draw(st.integers(0, 2))}, {} if in_gangs else covering),
     }
 
 
@@ -121,13 +133,32 @@ def may_go(case: dict[str, Any], victims: tuple[Allocation, ...]) -> bool:
     )
 
 
+def closed(case: dict[str, Any], victims: tuple[Allocation, ...]) -> tuple[Allocation, ...] | None:
+    """Return pods of one node and all that have to go with them; None if they would tear a gang."""
+    gangs = case["gangs"]
+    if gangs is None:
+        return victims
+    every = [one for name in NODES for one in case["held"][name]]
+    found = list(victims)
+    for key in {one.gang for one in victims} - {""}:
+        going = {one.pod_uid for one in victims if one.gang == key}
+        if key not in gangs or not going <= gangs[key].members:
+            return None
+        if len(going) > gangs[key].spare:
+            found += [one for one in every if one.gang == key and one.pod_uid not in going]
+    return tuple(found)
+
+
 def best_by_hand(case: dict[str, Any]) -> tuple[Any, ...] | None:
     """Return the ranks and the VRAM of the best set, found by trying all."""
     found = []
     for name in NODES:
         held = case["held"][name]
         for size in range(1, len(held) + 1):
-            for victims in combinations(held, size):
+            for chosen in combinations(held, size):
+                victims = closed(case, chosen)
+                if victims is None or any(one in held and one not in chosen for one in victims):
+                    continue  # others of this node go too: that set is looked at by itself
                 if not may_go(case, victims):
                     continue
                 left = case["held"] | {name: [one for one in held if one not in victims]}
@@ -139,19 +170,19 @@ def best_by_hand(case: dict[str, Any]) -> tuple[Any, ...] | None:
     return min(found, default=None)
 
 
-@pytest.mark.parametrize("tries", [preemption.TRIES, 0], ids=["exact", "greedy"])
+@pytest.mark.parametrize("tries", [search.TRIES, 0], ids=["exact", "greedy"])
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
-@given(case=cases())
+@given(case=st.one_of(cases(), cases(in_gangs=True), cases(in_gangs=True)))
 def test_victims_are_the_best_there_are(case: dict[str, Any], tries: int) -> None:
     snapshot, policy = snapshot_of(case["pool"], case["held"], case["ready"]), Policy.of(case["pool"])
     if decide(snapshot, case["request"], policy).node:
         return
     before = snapshot.digest()
-    terms = Terms(namespace="mine", now_s=NOW_S, budgets=case["budgets"])
+    terms = Terms(namespace="mine", now_s=NOW_S, budgets=case["budgets"], gangs=case["gangs"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preemption, "TRIES", tries)
+        patch.setattr(search, "TRIES", tries)
         choice = select(snapshot, case["request"], policy, terms)
     assert snapshot.digest() == before
     best = best_by_hand(case)
@@ -159,14 +190,19 @@ def test_victims_are_the_best_there_are(case: dict[str, Any], tries: int) -> Non
         assert best is None or tries == 0
         return
     assert best is not None
-    assert may_go(case, choice.victims)
+    going = (*choice.victims, *(one for _, one in choice.elsewhere))
+    assert may_go(case, going)
+    whole = closed(case, choice.victims)
+    assert whole is not None
+    assert {one.pod_uid for one in whole} == {one.pod_uid for one in going}
+    assert all(one in case["held"][node] and node != choice.node for node, one in choice.elsewhere)
     left = case["held"] | {choice.node: [one for one in case["held"][choice.node] if one not in choice.victims]}
     assert decide(snapshot_of(case["pool"], left, case["ready"]), case["request"], policy).node == choice.node
-    ranks = tuple(sorted(map(cost, choice.victims), reverse=True))
+    ranks = tuple(sorted(map(cost, going), reverse=True))
     assert ranks[0] >= best[0][0]
     if tries:
-        assert (ranks, sum(gpu.vram_bytes for one in choice.victims for gpu in one.gpus)) == best
-    else:
+        assert (ranks, sum(gpu.vram_bytes for one in going for gpu in one.gpus)) == best
+    elif not (case["gangs"] and any(one.gang for one in going)):
         for one in choice.victims:  # whom the greedy search takes it needs, given the rest
             kept = {choice.node: [*left[choice.node], one]}
             assert not decide(snapshot_of(case["pool"], left | kept, case["ready"]), case["request"], policy).node

@@ -27,6 +27,10 @@ class Holders:
         nodes = self._nodes.get(pod_uid)
         return nodes[0] if nodes else None
 
+    def all(self, pod_uid: str) -> tuple[str, ...]:
+        """Return all nodes on which the pod holds something, by name."""
+        return self._nodes.get(pod_uid, ())
+
     def duplicates(self) -> dict[str, tuple[str, ...]]:
         """Return the pods that hold something on more than one node, in order of UID, with those nodes."""
         return {uid: nodes for uid, nodes in sorted(self._nodes.items()) if len(nodes) > 1}

@@ -134,6 +134,10 @@ class Host:
         model = self.devices[slot].model
         return tuple(template for template in self.partitions if template.model in ("", model))
 
+    def tally(self, slot: int) -> int:
+        """Return who is on a GPU, counted; see :mod:`~consumers.allocator.engine.tenancy`."""
+        return self._tally[slot]
+
     def free(self) -> tuple[int, int, int, int, list[int], list[int], list[int]]:
         """Return what is left: worker and pod slots, CPU, memory, and per GPU compute, VRAM and who is on it."""
         return (

@@ -185,6 +185,10 @@ class Need:
             verdict |= self.shortage(host) << STAGE_SHIFT
         return verdict, fitting
 
+    def fits(self, host: Host, standing: list[int]) -> bool:
+        """Return whether a node that no static filter refuses has enough free, given the GPUs standing."""
+        return self.judge(host, self.sift(host, standing)[0])[0] >> STAGE_SHIFT == FITS
+
     def judge_gpus(self, host: Host, slots: list[int]) -> tuple[int, list[int]]:
         """Return :meth:`judge` by the filters of GPUs alone."""
         count = self.count

@@ -1,35 +1,38 @@
-"""Which pods would have to go for another one to fit: the fewest of the least rank, on one node, or nobody.
+"""Which pods would have to go for another one to fit: the fewest of the least rank, from one node, or nobody.
 
-Pure, like every decision. A set of pods on one node is *good* if the pod outranks each of them, none is protected, the rule
+Pure, like every decision. A set of pods of one node is *good* if the pod outranks each of them, none is protected, the rule
 about namespaces allows it, no disruption budget would be exceeded, and without them the pod fits under all filters. Of two
 good sets the better one takes fewer pods of the highest rank that either touches, then of the next, and so on; then the one
 that takes less VRAM, then the younger pods, then the earlier node and UIDs by name. The best of all is returned.
+
+No gang is torn: a set takes no more members of a gang than it has beyond the least number that it needs, or it takes all of
+them, those on other nodes too, each of which must be one that may go.
 
 That is so of the nodes that a quick look has shown to be the likeliest; a large pool has more of them than can be searched in
 the time that an allocator may be away.
 
 Fitting is monotonic (a node without a pod fits whatever it fitted with it), so nodes are looked at in order of the least rank
-up to which everybody must go, and within a node sizes are tried from the smallest.
+up to which everybody must go (:mod:`~consumers.allocator.engine.reclaim` says up to which at least), and within a node sizes are
+tried from the smallest.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import insort
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final
 
 from consumers.allocator.engine.host import Host
+from consumers.allocator.engine.manner import manner_of
+from consumers.allocator.engine.need import Need
 from consumers.allocator.engine.policy import Policy
-from consumers.allocator.engine.probe import Probe
 from consumers.allocator.engine.promises import unsupported
-from consumers.allocator.engine.ranks import Rank, outranks, price
+from consumers.allocator.engine.ranks import outranks
 from consumers.allocator.engine.snapshot import Snapshot
-from schemas.cluster import PreemptionScope
+from consumers.allocator.engine.victims import Budgets, Key, Room, Victims, key_of, order_of
+from schemas.cluster import Pool, PreemptionScope
 from schemas.ledger import HOLD, Allocation
 from schemas.pod import GpuRequest
-
-TRIES: Final = 256
-"""Sets looked at on one node before the exact search gives way to a greedy one: some 8 ms."""
 
 LOOKED_AT: Final = 256
 """Nodes looked at quickly, of those where nobody need go but pods of the least rank."""
@@ -37,28 +40,21 @@ LOOKED_AT: Final = 256
 SEARCHED: Final = 16
 """Nodes searched exactly, of those where a quick look found the best sets; with no more nodes than that, all are."""
 
-NOT_YET: Final = 1 << 62
-
-Victims = tuple[Allocation, ...]
-Group = list[Allocation]
+STOPPED: Final = 3
+"""Gangs of one node of which all combinations are tried; of more, each alone and all together."""
 
 
 @dataclass(frozen=True, slots=True)
-class Budgets:
-    """Disruption budgets as far as they concern the pods of the ledger.
+class Standing:
+    """A gang that stands.
 
     Attributes:
-        allowed: Evictions that each budget still allows.
-        covering: Budgets that cover a pod, by UID.
+        spare: Members that may go without the others.
+        members: UIDs of all.
     """
 
-    allowed: Mapping[str, int] = field(default_factory=dict)
-    covering: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def allow(self, victims: Iterable[Allocation]) -> bool:
-        """Return whether all these pods may be evicted together."""
-        used = Counter(name for victim in victims for name in self.covering.get(victim.pod_uid, ()))
-        return all(count <= self.allowed.get(name, 0) for name, count in used.items())
+    spare: int
+    members: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +65,26 @@ class Terms:
         namespace: Namespace of the pod that wants room.
         now_s: The time, in seconds since the epoch, by which protection is over or not.
         budgets: Disruption budgets.
+        gangs: The gangs of which somebody may go, by key; None to take no heed of gangs.
     """
 
     namespace: str
     now_s: int
-    budgets: Budgets = Budgets()
+    budgets: Budgets = field(default_factory=Budgets)
+    gangs: Mapping[str, Standing] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The node to make room on, and the pods that have to go from there: those of least rank first."""
+    """The node to make room on, and the pods that have to go from there: those of least rank first.
+
+    Attributes:
+        elsewhere: The rest of gangs that are stopped, with their nodes, in the same order.
+    """
 
     node: str
     victims: Victims
+    elsewhere: tuple[tuple[str, Allocation], ...] = ()
 
 
 def select(snapshot: Snapshot, request: GpuRequest, policy: Policy, terms: Terms) -> Choice | None:
@@ -93,175 +96,154 @@ def select(snapshot: Snapshot, request: GpuRequest, policy: Policy, terms: Terms
     pool = snapshot.pools().get(request.pool)
     if pool is None or pool.preemption == "never" or unsupported(request):
         return None
-    probe = Probe(request, policy)
-    found: list[tuple[Rank, _Room]] = []
-    for host in _hosts(snapshot, request.pool):
-        candidates = [held for held in host.allocations.values() if _may_go(held, request, pool.preemption, terms)]
-        room = _Room.of(host, probe, candidates, terms.budgets)
-        if room is not None:
-            found.append((room.bound, room))
-    best: tuple[_Key, Choice] | None = None
-    for room in _likely(found):
+    best: tuple[Key, str, Victims] | None = None
+    for room in _likely(_nearest(snapshot, request, policy, terms, pool)):
         if best is not None and room.bound > best[0][0][0]:
             continue  # whatever goes from here outranks all that goes there
-        victims = room.least()
+        victims = room.least(best[0][0] if best is not None else None)
         if victims:
-            key = _key(victims)
-            if best is None or (key, room.host.name) < (best[0], best[1].node):
-                best = key, Choice(room.host.name, tuple(sorted(victims, key=_order)))
-    return best[1] if best is not None else None
+            key = key_of(victims)
+            if best is None or (key, room.host.name) < best[:2]:
+                best = key, room.host.name, victims
+    return _choice(snapshot, best[1], best[2]) if best is not None else None
 
 
-def _likely(found: list[tuple[Rank, "_Room"]]) -> list["_Room"]:
+def _choice(snapshot: Snapshot, node: str, victims: Victims) -> Choice:
+    here: list[Allocation] = []
+    elsewhere: list[tuple[str, Allocation]] = []
+    for held in sorted(victims, key=order_of):
+        at = node if snapshot.held(node, held.pod_uid) is not None else snapshot.node_of(held.pod_uid)
+        if at == node or at is None:
+            here.append(held)
+        else:
+            elsewhere.append((at, held))
+    return Choice(node, tuple(here), tuple(elsewhere))
+
+
+def _nearest(snapshot: Snapshot, request: GpuRequest, policy: Policy, terms: Terms, pool: Pool) -> list[Room]:
+    """Return the first rooms in order of the least rank up to which all must go, then by node, :data:`LOOKED_AT` at most."""
+    found: list[Room] = []
+    table = snapshot.table(request.pool)
+    if table is None:
+        return found
+    judge = _Judge(snapshot, request, pool, terms)
+    need, screen = Need(request, manner_of(request, policy)), snapshot.fit(table, request, policy).screen
+    reclaim = snapshot.reclaim(table, request.pool)
+    reclaim.advance(len(table.hosts))
+    for rank, row in reclaim.rows(request, need, screen):
+        if len(found) == LOOKED_AT and found[-1].place < (rank, row, 0):
+            break
+        host = table.hosts[row]
+        if host is None:
+            continue
+        candidates = judge.candidates(host)
+        for stopped in judge.stops(host):
+            room = Room(host, row, need, screen.slots(row), budgets=judge.budgets(stopped), stopped=stopped)
+            gone = {held.pod_uid for held in stopped}
+            rest = [held for held in candidates if held.pod_uid not in gone]
+            if (rest or stopped) and room.settle(rest):
+                insort(found, room, key=lambda room: room.place)
+                del found[LOOKED_AT:]
+    return found
+
+
+def _likely(rooms: list[Room]) -> list[Room]:
     """Return the rooms that are worth an exact search, those first where a quick one finds the best set."""
-    rooms = [room for _, room in sorted(found, key=lambda entry: (entry[0], entry[1].host.name))][:LOOKED_AT]
     if len(rooms) <= SEARCHED:
         return rooms
-    quick = [(_key(victims), room.host.name, room) for room in rooms if (victims := room.quick())]
+    quick = [(key_of(victims), room.host.name, room) for room in rooms if (victims := room.quick())]
     return [room for *_, room in sorted(quick, key=lambda entry: entry[:2])[:SEARCHED]]
 
 
-def evictable(snapshot: Snapshot, request: GpuRequest, terms: Terms) -> Iterator[Allocation]:
-    """Yield what might have to go for a pod, whether or not that would help."""
-    pool = snapshot.pools().get(request.pool)
-    if pool is None or pool.preemption == "never":
-        return
-    for host in _hosts(snapshot, request.pool):
-        for held in host.allocations.values():
-            if _may_go(held, request, pool.preemption, terms):
-                yield held
+def may_go(held: Allocation, request: GpuRequest, scope: PreemptionScope, namespace: str, now_s: int) -> bool:
+    """Return whether a pod may have to go for another, as far as that does not depend on who else goes.
 
-
-def _hosts(snapshot: Snapshot, pool: str) -> Iterator[Host]:
-    table = snapshot.table(pool)
-    for host in table.hosts if table is not None else ():
-        if host is not None and host.allocations:
-            yield host
-
-
-def _may_go(held: Allocation, request: GpuRequest, scope: PreemptionScope, terms: Terms) -> bool:
+    Args:
+        held: What it holds.
+        request: What the other asks for.
+        scope: The pool's rule about namespaces.
+        namespace: Namespace of the other.
+        now_s: The time by which protection is over or not.
+    """
     if not outranks(request, held):
         return False
-    if not held.pod_uid.startswith(HOLD) and (
-        held.protected_until_s > terms.now_s or (scope != "cluster" and held.namespace != terms.namespace)
-    ):
-        return False
-    return terms.budgets.allow((held,))
+    if held.pod_uid.startswith(HOLD):
+        return True
+    return held.protected_until_s <= now_s and (scope == "cluster" or held.namespace == namespace)
 
 
-_Key = tuple[tuple[Rank, ...], int, tuple[int, ...], tuple[str, ...]]
+class _Judge:
+    """Says who may go, of single nodes."""
 
+    def __init__(self, snapshot: Snapshot, request: GpuRequest, pool: Pool, terms: Terms) -> None:
+        self._snapshot = snapshot
+        self._request = request
+        self._scope = pool.preemption
+        self._terms = terms
+        self._whole: dict[str, Victims] = {}
+        self._limits: dict[frozenset[str], Budgets] = {}
 
-def _key(victims: Victims) -> _Key:
-    """Return what makes one good set better than another: the smaller the better."""
-    ranks = tuple(sorted(map(price, victims), reverse=True))
-    since = tuple(sorted(map(_age, victims)))
-    return ranks, sum(map(_vram, victims)), since, tuple(sorted(victim.pod_uid for victim in victims))
+    def candidates(self, host: Host) -> list[Allocation]:
+        """Return who may go from a node, if the others of their gangs stay."""
+        return [held for held in host.allocations.values() if self._may_go(held) and self._is_spare(held)]
 
+    def stops(self, host: Host) -> Iterator[Victims]:
+        """Yield what may be stopped for a node: nothing, and sets of whole gangs that have more on it than they can spare."""
+        yield ()
+        if self._terms.gangs is None:
+            return
+        here: dict[str, int] = {}
+        for held in host.allocations.values():
+            if held.gang in self._terms.gangs:
+                here[held.gang] = here.get(held.gang, 0) + 1
+        gangs = [
+            key for key, count in sorted(here.items()) if count > self._terms.gangs[key].spare and self._all_of(key)
+        ]
+        sizes = range(1, len(gangs) + 1) if len(gangs) <= STOPPED else (1, len(gangs))
+        for size in sizes:
+            for keys in combinations(gangs, size):
+                yield tuple(held for key in keys for held in self._all_of(key))
 
-def _order(held: Allocation) -> tuple[Rank, int, int, str]:
-    return price(held), _vram(held), _age(held), held.pod_uid
+    def budgets(self, stopped: Victims) -> Budgets:
+        """Return what limits who goes beside gangs that are stopped: disruption budgets, and what the other gangs can spare."""
+        gangs = self._terms.gangs
+        if not gangs:
+            return self._terms.budgets
+        gone = frozenset(held.gang for held in stopped)
+        found = self._limits.get(gone)
+        if found is None:
+            limits = {
+                f"gang/{key}": (gang.spare, gang.members)
+                for key, gang in gangs.items()
+                if gang.spare and key not in gone
+            }
+            found = self._limits[gone] = self._terms.budgets.also(limits)
+        return found
 
+    def _may_go(self, held: Allocation) -> bool:
+        terms = self._terms
+        return may_go(held, self._request, self._scope, terms.namespace, terms.now_s) and terms.budgets.allow((held,))
 
-def _age(held: Allocation) -> int:
-    """Return a number that is the smaller the younger a pod is; one that is not in the ledger yet is the youngest."""
-    return -held.since or -NOT_YET
+    def _is_spare(self, held: Allocation) -> bool:
+        gangs = self._terms.gangs
+        if not held.gang or gangs is None:
+            return True
+        gang = gangs.get(held.gang)
+        return gang is not None and gang.spare > 0 and held.pod_uid in gang.members
 
+    def _all_of(self, key: str) -> Victims:
+        """Return all members of a gang if each may go, or nobody."""
+        found = self._whole.get(key)
+        if found is None:
+            found = self._whole[key] = self._find_all(key)
+        return found
 
-def _vram(held: Allocation) -> int:
-    return sum(grant.vram_bytes for grant in held.gpus)
-
-
-class _Room:
-    """What could be made of one node.
-
-    Attributes:
-        bound: Least rank up to which all candidates must go at least, whatever the budgets say.
-    """
-
-    __slots__ = ("_budgets", "_groups", "_probe", "_standing", "_tries", "bound", "host")
-
-    def __init__(self, host: Host, probe: Probe, standing: list[int], groups: list[Group], budgets: Budgets) -> None:
-        self.host = host
-        self._probe = probe
-        self._standing = standing
-        self._groups = groups
-        self._budgets = budgets
-        self._tries = TRIES
-        self.bound = price(groups[0][0])
-
-    @classmethod
-    def of(cls, host: Host, probe: Probe, candidates: Group, budgets: Budgets) -> "_Room | None":
-        """Return the room that a node has without its candidates, or None if the pod would not fit even then."""
-        standing = probe.standing(host) if candidates else None
-        if standing is None:
-            return None
-        by_rank: dict[Rank, Group] = {}
-        for held in sorted(candidates, key=_order):
-            by_rank.setdefault(price(held), []).append(held)
-        groups = [by_rank[rank] for rank in sorted(by_rank, reverse=True)]
-        room = cls(host, probe, standing, groups, budgets)
-        if not room._fits_without(candidates):
-            return None
-        # Groups are in descending order; nobody of the first ones need go if it fits without the rest.
-        while len(groups) > 1 and room._fits_without([held for group in groups[1:] for held in group]):
-            del groups[0]
-        room.bound = price(groups[0][0])
-        return room
-
-    def least(self) -> Victims | None:
-        """Return the best good set, or None if budgets leave none."""
-        try:
-            return self._search((), 0)
-        except _TooManyError:
-            return self._greedy()
-
-    def quick(self) -> Victims | None:
-        """Return a good set that may not be the best one, or None if budgets leave none that is found quickly."""
-        return self._greedy()
-
-    def _fits_without(self, gone: Iterable[Allocation]) -> bool:
-        gone = tuple(gone)
-        self.host.charge_all((held, -1) for held in gone)
-        try:
-            return self._probe.fits(self.host, self._standing)
-        finally:
-            self.host.charge_all((held, 1) for held in gone)
-
-    def _search(self, gone: Victims, place: int) -> Victims | None:
-        """Return the best good set that adds to ``gone`` only pods of the groups from ``place`` on."""
-        if place == len(self._groups):
-            return gone
-        lower = tuple(held for group in self._groups[place + 1 :] for held in group)
-        group = self._groups[place]
-        for size in range(len(group) + 1):
-            best: Victims | None = None
-            for more in combinations(group, size):
-                chosen = gone + more
-                if not self._budgets.allow(chosen):
-                    continue
-                self._tries -= 1
-                if self._tries < 0:
-                    raise _TooManyError
-                if not self._fits_without(chosen + lower):
-                    continue
-                found = self._search(chosen, place + 1)
-                if found is not None and (best is None or _key(found) < _key(best)):
-                    best = found
-            if best is not None:
-                return best
-        return None
-
-    def _greedy(self) -> Victims | None:
-        """Keep whom we can, those of highest rank first, and among their like those that budgets cover, then the small ones."""
-        gone = [held for group in self._groups for held in group]
-        for group in self._groups:
-            for held in sorted(group, key=lambda one: (one.pod_uid not in self._budgets.covering, _order(one))):
-                rest = [other for other in gone if other is not held]
-                if self._fits_without(rest):
-                    gone = rest
-        return tuple(gone) if self._budgets.allow(gone) else None
-
-
-class _TooManyError(Exception):
-    """The exact search would take too long."""
+    def _find_all(self, key: str) -> Victims:
+        gangs, snapshot = self._terms.gangs or {}, self._snapshot
+        found: list[Allocation] = []
+        for uid in sorted(gangs[key].members):
+            held = snapshot.allocation(uid)
+            if held is None or held.gang != key or not self._may_go(held):
+                return ()
+            found.append(held)
+        return tuple(found)

@@ -1,6 +1,6 @@
 """The world as events have told it: nodes, inventories, pools and allocations, updated in place."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Final
 
@@ -10,6 +10,7 @@ from consumers.allocator.engine.fit import Fit
 from consumers.allocator.engine.holders import Holders
 from consumers.allocator.engine.host import Capacity, Host
 from consumers.allocator.engine.policy import Policy
+from consumers.allocator.engine.reclaim import Reclaim
 from consumers.allocator.engine.rules import MAX_GPUS_PER_NODE
 from consumers.allocator.engine.standing import Standing
 from consumers.allocator.engine.table import Table
@@ -205,6 +206,13 @@ class Snapshot:
         """Return the pods that hold something on more than one node, with those nodes in name order."""
         return self._holders.duplicates()
 
+    def copies(self, pool: str, pod_uid: str) -> Iterator[Allocation]:
+        """Yield what a pod holds on nodes of a pool: once, except while a duplicate is being undone."""
+        for name in self._holders.all(pod_uid):
+            host = self._hosts[name]
+            if host.node is not None and host.node.pool == pool:
+                yield host.allocations[pod_uid]
+
     def allocation(self, pod_uid: str) -> Allocation | None:
         """Return what a pod holds on the node that :meth:`node_of` names."""
         node = self.node_of(pod_uid)
@@ -259,6 +267,10 @@ class Snapshot:
     def fit(self, table: Table, request: GpuRequest, policy: Policy) -> Fit:
         """Return where a request fits in the table of its pool, up to date."""
         return self._views.fit(table, request, policy)
+
+    def reclaim(self, table: Table, pool: str) -> Reclaim:
+        """Return who could be made to leave the nodes of a pool; it is still to be brought up to date."""
+        return self._views.reclaim(table, pool)
 
     def _host(self, name: str) -> Host:
         host = self._hosts.get(name)

@@ -15,6 +15,7 @@ from consumers.allocator.engine.need import Need, ShapeKey, kin_key, shape_key
 from consumers.allocator.engine.packing import Packing
 from consumers.allocator.engine.policy import AHEAD, COMPACT, GRADIENT, PACKING, Policy
 from consumers.allocator.engine.ranking import Order, Ranking
+from consumers.allocator.engine.reclaim import Reclaim
 from consumers.allocator.engine.screen import Screen
 from consumers.allocator.engine.table import Table
 from consumers.allocator.engine.words import Wording, WordRanking, in_full
@@ -53,11 +54,22 @@ class GpuKinds:
 class Views:
     """Everything that is computed from the tables and kept. Dropping any of it changes no decision."""
 
-    __slots__ = ("_fits", "_kin", "_kinds", "_rankings", "_screens", "_terrains", "_word_rankings", "_yards")
+    __slots__ = (
+        "_fits",
+        "_kin",
+        "_kinds",
+        "_rankings",
+        "_reclaims",
+        "_screens",
+        "_terrains",
+        "_word_rankings",
+        "_yards",
+    )
 
     def __init__(self, kinds: GpuKinds) -> None:
         self._kinds = kinds
         self._fits: OrderedDict[tuple[str, str, ShapeKey], Fit] = OrderedDict()
+        self._reclaims: dict[str, Reclaim] = {}
         # The rest lives as long as a fit that uses it.
         self._kin: WeakValueDictionary[tuple[str, str, ShapeKey], Kin] = WeakValueDictionary()
         self._screens: WeakValueDictionary[tuple[str, ScreenKey], Screen] = WeakValueDictionary()
@@ -80,6 +92,13 @@ class Views:
         else:
             self._fits.move_to_end(key)
         found.refresh()
+        return found
+
+    def reclaim(self, table: Table, pool: str) -> Reclaim:
+        """Return who could be made to leave the nodes of a pool; it is still to be brought up to date."""
+        found = self._reclaims.get(pool)
+        if found is None:
+            found = self._reclaims[pool] = Reclaim(table)
         return found
 
     def _kin_of(self, request: GpuRequest, policy: Policy) -> Kin:

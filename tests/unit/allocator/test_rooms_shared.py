@@ -155,7 +155,7 @@ def test_of_alike_pods_one_is_looked_at_when_it_is_in_vain(monkeypatch) -> None:
 
 def test_no_pod_is_looked_at_where_nobody_is_outranked(monkeypatch) -> None:
     plane = full()
-    monkeypatch.setattr(preemption, "_hosts", None)
+    monkeypatch.setattr(preemption, "_nearest", None)
     for number in range(20):
         other = msgspec.structs.replace(SMALL, cpu_milli=number)
         plane.core.schedule(command(f"alike{number}", other), None)
@@ -175,7 +175,7 @@ def test_a_sweep_looks_at_no_pod_itself_and_takes_turns_with_those_it_tries(monk
             Waiting(namespace="ns", name=f"high{number}", uid=f"high{number}", request=other, reason=reasons.COMPUTE,
                     state_seq=plane.state_seq, ledger_seq=plane.ledger_seq, since=NOW),
         )  # fmt: skip
-    monkeypatch.setattr(preemption, "_hosts", None)
+    monkeypatch.setattr(preemption, "_nearest", None)
     tried: list[str] = []
     for _ in range(3):
         plane.now_s += 61
