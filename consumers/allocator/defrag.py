@@ -2,7 +2,8 @@
 
 A node is a candidate while little of it is used (tensorfusion.md §9: ``utilizationThresholdPercent``). It is emptied only if
 every pod on it has a place elsewhere, found by the same engine and policy that would place it, on what those moved before have
-left. No pod moves twice: a node that has taken pods is no candidate any more.
+left. No pod moves twice: a node that has taken pods is no candidate any more. So pods go to nodes that stay as they are as long
+as one has room, then to those candidates of which most is used; nodes that are empty already are left so.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,6 +14,7 @@ import msgspec
 from consumers.allocator.engine import Policy, Snapshot, decide
 from consumers.allocator.grants import allocation
 from schemas.cluster import Pool
+from schemas.decision import Decision
 from schemas.defrag import Defrag, Kept, Move
 from schemas.ledger import Allocation
 from schemas.pod import GpuRequest, Schedule
@@ -43,6 +45,9 @@ def _gpus(snapshot: Snapshot, node: str) -> tuple[int, ...]:
 ORDERS: Final[tuple[Used, ...]] = (_share, _pods, _gpus)
 """In which order candidates are tried: what is used least, has the fewest pods, or the fewest GPUs to replace, first."""
 
+SPARED: Final = 32
+"""Candidates that are tried as places for a pod that no other node takes, those first of which most is used."""
+
 
 def plan_defrag(
     snapshot: Snapshot,
@@ -65,19 +70,31 @@ def plan_defrag(
     """
     policy = Policy.of(snapshot.pools().get(pool) or Pool(name=pool))
     nodes = [name for name in snapshot.nodes(pool) if name not in skip and _is_candidate(snapshot, name, threshold)]
-    plans = [_in_order(_Trial(snapshot, requests, policy, fixed), nodes, order) for order in ORDERS]
+    idle = [name for name in snapshot.nodes(pool) if _is_open(snapshot, name) and not snapshot.allocations(name)]
+    plans = [
+        _in_order(_Trial(snapshot, requests, policy, fixed), nodes, order, spared)
+        for order in ORDERS
+        for spared in (idle, None)
+    ]
     return min(plans, key=lambda plan: (-len(plan.emptied), len(plan.moves)))
 
 
 def _is_candidate(snapshot: Snapshot, node: str, threshold: int) -> bool:
+    return _is_open(snapshot, node) and bool(snapshot.allocations(node)) and _share(snapshot, node)[0] <= 10 * threshold
+
+
+def _is_open(snapshot: Snapshot, node: str) -> bool:
     host = snapshot.host(node)
-    is_open = host is not None and host.node is not None and not host.node.unschedulable
-    return is_open and bool(snapshot.allocations(node)) and _share(snapshot, node)[0] <= 10 * threshold
+    return host is not None and host.node is not None and not host.node.unschedulable
 
 
-def _in_order(trial: "_Trial", nodes: list[str], used: Used) -> Defrag:
+def _in_order(trial: "_Trial", nodes: list[str], used: Used, idle: list[str] | None = None) -> Defrag:
+    """Return what can be emptied in an order; with a list of ``idle`` nodes those and other candidates are spared."""
     kept, emptied = [], []
-    for node in sorted(nodes, key=lambda name: (*used(trial.snapshot, name), name)):
+    ordered = sorted(nodes, key=lambda name: (*used(trial.snapshot, name), name))
+    if idle is not None:
+        trial.spare(ordered, idle)
+    for node in ordered:
         if node in trial.taken:
             continue
         stays = trial.empty(node)
@@ -101,11 +118,34 @@ class _Trial:
         self._fixed = fixed
         self._before: dict[str, tuple[Allocation, ...]] = {}
         self._closed: list[str] = []
+        self._spared: dict[str, None] = {}
         self.taken: set[str] = set()
         self.moves: list[Move] = []
 
+    def spare(self, candidates: list[str], idle: list[str]) -> None:
+        """Have pods go to other nodes than these as long as there is room.
+
+        Args:
+            candidates: Nodes that may be emptied, those first of which least is used.
+            idle: Nodes that are to stay empty.
+        """
+        for node in idle:
+            self._close(node, closed=True)
+            self._closed.append(node)
+        for node in candidates:
+            self._close(node, closed=True)
+            self._spared[node] = None
+
     def empty(self, node: str) -> Kept | None:
         """Move all pods of a node, or none of them and return which one keeps it."""
+        was_spared = node in self._spared
+        self._spared.pop(node, None)
+        kept = self._empty(node)
+        if kept is not None and was_spared:  # it stays, so it may as well be used
+            self._close(node, closed=False)
+        return kept
+
+    def _empty(self, node: str) -> Kept | None:
         pods = sorted(self.snapshot.allocations(node), key=_largest_first)
         for pod in pods:
             why = self._fixed.get(pod.pod_uid) or (
@@ -135,11 +175,24 @@ class _Trial:
         request = self._requests[pod.pod_uid]
         decision = decide(self.snapshot, request, self._policy)
         if not decision.node:
+            decision = self._on_spared(request) or decision
+        if not decision.node:
             return "", decision.message
         command = Schedule(namespace=pod.namespace, name=pod.name, uid=pod.pod_uid, request=request)
         self._remember(decision.node)
         self.snapshot.add(decision.node, allocation(command, decision, self.snapshot))
         return decision.node, ""
+
+    def _on_spared(self, request: GpuRequest) -> Decision | None:
+        """Place a pod on a node that was to be emptied, which it then is not."""
+        for node in list(reversed(self._spared))[:SPARED]:
+            self._close(node, closed=False)
+            decision = decide(self.snapshot, request, self._policy, node)
+            if decision.node:
+                del self._spared[node]
+                return decision
+            self._close(node, closed=True)
+        return None
 
     def _back(self, node: str, pods: Iterable[Allocation], done: Iterable[Move]) -> None:
         for move in done:
@@ -159,7 +212,7 @@ class _Trial:
         """Put everything back where it was."""
         for node, allocations in self._before.items():
             self.snapshot.set_allocations(node, allocations)
-        for node in self._closed:
+        for node in (*self._closed, *self._spared):
             self._close(node, closed=False)
 
 
