@@ -1,6 +1,6 @@
 """What exists: nodes, the GPUs on them, and the pools they belong to."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -32,6 +32,10 @@ EVERY_GPU = "*"
 """Stands for all GPUs of a node where it lists some of them."""
 
 
+KEEP_WORDS: Final = ("tensor-fusion.ai/do-not-disrupt", "karpenter.sh/do-not-disrupt")
+"""Annotations that forbid to disrupt a node or a pod where they say ``true``: the contract's and Karpenter's."""
+
+
 class Namespace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A namespace, by whose labels pods may be told apart."""
 
@@ -60,6 +64,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             or all while the node's agent is being replaced.
         claimed_gpus: UUIDs of GPUs that pods outside the ledger claim, by annotations written by hand for example.
             ``EVERY_GPU`` in either list stands for all GPUs of the node: for who cannot tell which.
+        keep: Whether an annotation forbids to disrupt it (:data:`KEEP_WORDS`).
     """
 
     name: str
@@ -77,6 +82,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     taken_pods: Amount = 0
     cordoned_gpus: tuple[str, ...] = ()
     claimed_gpus: tuple[str, ...] = ()
+    keep: bool = False
 
 
 class GpuDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

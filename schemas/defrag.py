@@ -55,6 +55,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         skipped: Nodes that it leaves alone, and why.
         end: How it ended; empty while it runs.
         message: What surprised it, for people.
+        over_at: When it ended.
         reopened: Whether its nodes are open again.
     """
 
@@ -67,6 +68,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     skipped: dict[str, str] = {}
     end: CampaignEnd = ""
     message: str = ""
+    over_at: Timestamp | None = None
     reopened: bool = False
 
     @property

@@ -26,11 +26,16 @@ LATE: Final = timedelta(minutes=10)
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool's ``defrag``, understood."""
+    """A pool's ``defrag``, understood.
+
+    Attributes:
+        closed_for: How long nodes stay closed that a campaign has emptied (``sourceNodeMarkerTTL``); None: until pods wait.
+    """
 
     expression: str
     lasts: timedelta
     threshold: int
+    closed_for: timedelta | None = timedelta(minutes=30)
 
 
 def schedule_of(
@@ -48,6 +53,9 @@ def schedule_of(
         expression=expression,
         lasts=timedelta(seconds=seconds(settings.max_duration, field=f"{field}.maxDuration")),
         threshold=settings.utilization_threshold_percent,
+        closed_for=None
+        if settings.source_node_marker_ttl == "never"
+        else timedelta(seconds=seconds(settings.source_node_marker_ttl, field=f"{field}.sourceNodeMarkerTTL")),
     )
 
 
@@ -60,24 +68,36 @@ def due(schedule: Schedule, before: Campaign | None, now: datetime) -> datetime 
     return slot if before is None or (before.end and slot > before.slot) else None
 
 
-def ended(campaign: Campaign, end: CampaignEnd, message: str) -> Campaign:
+def ended(campaign: Campaign, end: CampaignEnd, message: str, now: datetime) -> Campaign:
     """Return a campaign that is over; its nodes are to be opened again."""
-    return msgspec.structs.replace(campaign, end=end, message=message)
+    return msgspec.structs.replace(campaign, end=end, message=message, over_at=now)
+
+
+def reopens(campaign: Campaign, schedule: Schedule | None, waiting: Collection[str], now: datetime) -> bool:
+    """Return whether it is time to open the nodes of a campaign that is over.
+
+    What was emptied as planned stays empty for a while, so that it can be given back; but not while pods wait, nor beyond the
+    beginning of the next campaign.
+    """
+    if campaign.end != "Done" or schedule is None or campaign.over_at is None or waiting:
+        return True
+    late = schedule.closed_for is not None and now - campaign.over_at >= schedule.closed_for
+    return late or due(schedule, campaign, now) is not None
 
 
 def out_of_time(campaign: Campaign, schedule: Schedule | None, now: datetime) -> Campaign | None:
     """Return the campaign as ended if it may not go on."""
     if schedule is None:
-        return ended(campaign, "Surprised", "the pool states no campaigns any more")
+        return ended(campaign, "Surprised", "the pool states no campaigns any more", now)
     if now - campaign.slot > schedule.lasts:
-        return ended(campaign, "OutOfTime", f"it may take {schedule.lasts}")
+        return ended(campaign, "OutOfTime", f"it may take {schedule.lasts}", now)
     return None
 
 
 def chosen(campaign: Campaign, plan: Defrag, now: datetime) -> Campaign:
     """Return the campaign at work on the next node of a plan, or at its end."""
     if not plan.emptied:
-        return ended(campaign, "Done", f"{len(campaign.emptied)} nodes are empty, and no other can be emptied")
+        return ended(campaign, "Done", f"{len(campaign.emptied)} nodes are empty, and no other can be emptied", now)
     node = plan.emptied[0]
     pods = {move.pod_uid: f"{move.namespace}/{move.name}" for move in plan.moves if move.source == node}
     return msgspec.structs.replace(campaign, node=node, since=now, evicting=pods)
@@ -105,13 +125,15 @@ def emptying(
     assert campaign.since is not None  # noqa: S101  for mypy: a node comes with the time
     late = now - campaign.since > LEAVES_WITHIN
     if blocked:
-        return ended(campaign, "Surprised", f"node {campaign.node}: {blocked}")
+        return ended(campaign, "Surprised", f"node {campaign.node}: {blocked}", now)
     if strangers := sorted(name for uid, name in held.items() if uid not in campaign.evicting):
-        return ended(campaign, "Surprised", f"node {campaign.node} has a pod that it did not have: {strangers[0]}")
+        return ended(campaign, "Surprised", f"node {campaign.node} has a pod that it did not have: {strangers[0]}", now)
     if held and late:
-        return ended(campaign, "Surprised", f"node {campaign.node}: {min(held.values())} has not left it")
+        return ended(campaign, "Surprised", f"node {campaign.node}: {min(held.values())} has not left it", now)
     if waiting and late:
-        return ended(campaign, "Surprised", f"{min(waiting)} finds no place since node {campaign.node} was emptied")
+        return ended(
+            campaign, "Surprised", f"{min(waiting)} finds no place since node {campaign.node} was emptied", now
+        )
     if held or waiting or now - campaign.since < SETTLES_IN:
         return campaign
     return msgspec.structs.replace(

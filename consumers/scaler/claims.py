@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from bus.kube.client import MERGE, Client, resource_path
+from bus.kube.client import Client, resource_path
 from bus.kube.errors import CONFLICT, NOT_FOUND, KubeRefusedError
 from consumers.scaler.offers import claim_spec, offer_of
 from consumers.scaler.sizes import Claim, Order, claim_name
@@ -152,18 +152,3 @@ class Claims:
             if not pod.ended and not owners & {"DaemonSet", "Node"} and MIRROR not in pod.metadata.annotations:
                 return f"pod {pod.metadata.namespace}/{pod.metadata.name} is on it"
         return ""
-
-
-async def close_node(client: Client, node: str, label: str, *, closed: bool) -> None:
-    """Close a node to pods and label it with why, or take both back; one that is gone is left alone.
-
-    Raises:
-        KubeError: The API server did not take it.
-    """
-    body = {"metadata": {"labels": {label: "true" if closed else None}}, "spec": {"unschedulable": closed or None}}
-    path = resource_path("v1", "nodes", "", node)
-    try:
-        await client.call("PATCH", path, body=msgspec.json.encode(body), content_type=MERGE)
-    except KubeRefusedError as error:
-        if error.code != NOT_FOUND:
-            raise

@@ -19,8 +19,8 @@ from bus.errors import ConflictError, UndecodableError
 from bus.kube.client import Client, resource_path
 from bus.kube.eviction import evict
 from bus.streams import LEDGER, STATE
-from consumers.scaler.campaign import Schedule, chosen, due, emptying, ended, out_of_time, schedule_of, skipped
-from consumers.scaler.claims import close_node
+from consumers.scaler.campaign import Schedule, chosen, due, emptying, ended, out_of_time, reopens, schedule_of, skipped
+from consumers.scaler.closing import close_node
 from consumers.scaler.pools import KEEP_LABELS, SOURCE_LABEL, Pools
 from schemas.defrag import Campaign, Defrag
 from schemas.dialects.text import RequestError
@@ -35,6 +35,7 @@ log = logging.getLogger("gpubus.scaler")
 KIND: Final = "defrag"
 ASK_TIMEOUT_S: Final = 20.0
 OK: Final = 200
+_EVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
 class _Pods(msgspec.Struct):
@@ -77,6 +78,9 @@ class Defragmenter:
         schedule = self._schedule(pool)
         seq, before = await self._read(pool)
         if before is not None and before.end and not before.reopened:
+            waiting = self._pools.waiting_since(pool, _EVER)
+            if not reopens(before, schedule, waiting, now):
+                return
             await self._reopen(before)
             await self._write(msgspec.structs.replace(before, reopened=True), seq)
             return
@@ -120,7 +124,7 @@ class Defragmenter:
         fixed = {one.pod_uid: "critical pods are not disrupted" for one in held if one.qos == "critical"}
         query = Emptiable(
             pool=campaign.pool, threshold=schedule.threshold, requests=requests, fixed=fixed | self._pools.guarded(),
-            skip=(*campaign.emptied, *campaign.skipped),
+            skip=(*campaign.emptied, *campaign.skipped, *self._pools.kept(campaign.pool)),
         )  # fmt: skip
         answer = await rpc.call(self._bus, "inspect", query, Answer, timeout=ASK_TIMEOUT_S)
         after = chosen(campaign, msgspec.json.decode(answer.body, type=Defrag), now)
@@ -197,7 +201,7 @@ class Defragmenter:
             log.warning("the campaign of pool %s is unreadable and over: %s", pool, error)
             now = datetime.fromtimestamp(self._clock(), UTC)
             return stored.seq, ended(
-                Campaign(pool=pool, slot=now, reopened=True), "Surprised", "its record is unreadable"
+                Campaign(pool=pool, slot=now, reopened=True), "Surprised", "its record is unreadable", now
             )
 
     async def _write(self, campaign: Campaign, seq: int) -> None:

@@ -10,11 +10,12 @@ from bus import codec, subjects
 from bus.errors import UndecodableError
 from bus.follower import Record
 from consumers.scaler.claims import Found
+from consumers.scaler.closing import is_closed
 from consumers.scaler.placeholders import by_placeholders, is_placeholder
-from consumers.scaler.sizes import Claim, Machine, PoolView, claim_number
+from consumers.scaler.sizes import LEAVING_LABEL, Claim, Machine, PoolView, claim_number
 from consumers.scaler.wanted import CURABLE, PATIENCE, bounds_of, compaction_of, shape_of
 from schemas.capacity import Offer, PoolCapacity, Shape, Shortage, Size
-from schemas.cluster import GpuInventory, Node, Oversubscription, Pool
+from schemas.cluster import KEEP_WORDS, GpuInventory, Node, Oversubscription, Pool
 from schemas.dialects.tensorfusion import PLACEHOLDER_PRIORITY
 from schemas.kube.defaults import Settings
 from schemas.kube.pools import GPUPoolSpec
@@ -37,10 +38,14 @@ CLAIM_LABEL: Final = "tensor-fusion.ai/node-claim"
 SOURCE_LABEL: Final = "tensor-fusion.ai/defrag-source"
 """Label of a node that a campaign has closed."""
 
+MOST_PODS: Final = 2000
+"""Pods that are asked about at a time for a place elsewhere: some 250 bytes each, of the million that a message may have."""
+
 MOST_SHAPES: Final = 100
 """Shapes that are told and planned for at a time: a message has its bounds."""
 
-KEEP_LABELS: Final = ("tensor-fusion.ai/do-not-disrupt", "karpenter.sh/do-not-disrupt")
+KEEP_LABELS: Final = KEEP_WORDS
+"""Labels of nodes, and labels and annotations of pods, that forbid to disrupt them; the watcher tells of annotations of nodes."""
 
 
 class Pools:
@@ -142,8 +147,8 @@ class Pools:
                 continue
             claimed, sharing = claim_of.get(name, ("", 0))
             claim = by_name.get(claimed)
-            leaving = name in before.closed and node.unschedulable
-            size, free, empty = self._size(node, inventory, oversold, ours=leaving or _is_source(node))
+            leaving = name in before.closed and is_closed(node, LEAVING_LABEL)
+            size, free, empty = self._size(node, inventory, oversold)
             ours = CLAIM_LABEL in node.labels or claim_number(pool, name) is not None
             found.append(
                 Machine(
@@ -155,21 +160,17 @@ class Pools:
                     offer=claim.offer if claim is not None else None,
                     idle_since=before.idle_since.get(name, now) if empty else None,
                     # A node that an operator has closed is the operator's; one of two with a claim would take the other along.
-                    keep=sharing > 1
-                    or (node.unschedulable and not leaving)
-                    or any(node.labels.get(label) == "true" for label in KEEP_LABELS),
+                    keep=sharing > 1 or node.unschedulable or must_stay(node),
                     leaving=leaving,
                     ending=claim.ending if claim is not None else ours or leaving,
                 )
             )
         return tuple(found)
 
-    def _size(
-        self, node: Node, inventory: GpuInventory, oversold: Oversubscription, *, ours: bool
-    ) -> tuple[Size, Size, bool]:
+    def _size(self, node: Node, inventory: GpuInventory, oversold: Oversubscription) -> tuple[Size, Size, bool]:
         """Return the node's GPUs, what is free of them, and whether nobody is known to be on it.
 
-        Free is what may still be asked for, but no more than there is. ``ours`` tells that it was we who closed the node.
+        Free is what may still be asked for, but no more than there is; what we have closed can be opened again.
         """
         held = self._held.get(node.name, ())
         if held is not None and self._namespace:  # what is only kept for others is free
@@ -180,7 +181,7 @@ class Pools:
                 tflops, vram = taken.get(grant.uuid, (0, 0))
                 taken[grant.uuid] = (tflops + grant.tflops_milli, vram + grant.vram_bytes)
         size = free = Size()
-        open_to_pods = held is not None and node.ready and (ours or not node.unschedulable)
+        open_to_pods = held is not None and node.ready and not node.unschedulable
         host = (node.memory_bytes * oversold.host_memory + node.disk_bytes * oversold.host_disk) // 100
         for gpu in inventory.gpus:
             size = size.plus(Size(gpus=1, tflops_milli=gpu.tflops_milli, vram_bytes=gpu.vram_bytes))
@@ -217,16 +218,28 @@ class Pools:
         return tuple(sorted(shortages, key=lambda short: (short.since, msgspec.json.encode(short.shape)))[:MOST_SHAPES])
 
     def lightly_used(self, pool: str, threshold: int) -> list[Allocation]:
-        """Return what pods hold of those nodes of a pool of whose physical VRAM at most ``threshold`` percent is granted."""
-        found: list[Allocation] = []
+        """Return what pods hold of those nodes of a pool of whose physical VRAM at most ``threshold`` percent is granted.
+
+        Where they are too many to be asked about at once, those of the nodes with the fewest pods.
+        """
+        found: list[tuple[Allocation, ...]] = []
         for name, node in sorted(self._nodes.items()):
             inventory, held = self._inventories.get(name), self._held.get(name)
             if node.pool != pool or inventory is None or not held:
                 continue
             whole = sum(gpu.vram_bytes for gpu in inventory.gpus)
             if 100 * sum(grant.vram_bytes for one in held for grant in one.gpus) <= threshold * whole:
-                found += held
-        return found
+                found.append(held)
+        pods: list[Allocation] = []
+        for held in sorted(found, key=len):
+            if len(pods) + len(held) > MOST_PODS:
+                break
+            pods += held
+        return pods
+
+    def kept(self, pool: str) -> tuple[str, ...]:
+        """Return the nodes of a pool that must not be disrupted."""
+        return tuple(sorted(name for name, node in self._nodes.items() if node.pool == pool and must_stay(node)))
 
     def guarded(self) -> dict[str, str]:
         """Return the pods whose disruption budget allows no eviction now, by UID, and which budget that is."""
@@ -293,8 +306,9 @@ class Pools:
         self._held.clear()
 
 
-def _is_source(node: Node) -> bool:
-    return node.labels.get(SOURCE_LABEL) == "true"
+def must_stay(node: Node) -> bool:
+    """Return whether somebody has said, by a label or an annotation, that a node must not be disrupted."""
+    return node.keep or any(node.labels.get(label) == "true" for label in KEEP_LABELS)
 
 
 def _put(items: dict[str, T], name: str, record: Record, struct: type[T]) -> None:

@@ -27,7 +27,8 @@ from bus.streams import LEDGER, STATE, TICK
 from bus.tasks import end
 from bus.worker import Dead, Done, Outcome, Retry, Worker
 from consumers.scaler.capacity import plan_capacity
-from consumers.scaler.claims import Claims, Found, close_node
+from consumers.scaler.claims import Claims, Found
+from consumers.scaler.closing import close_node
 from consumers.scaler.defragmenter import Defragmenter
 from consumers.scaler.offers import satisfies
 from consumers.scaler.placeholders import Present, Wanted, wanted

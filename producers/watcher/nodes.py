@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from schemas import quantity
-from schemas.cluster import EVERY_GPU, Node
+from schemas.cluster import EVERY_GPU, KEEP_WORDS, Node
 from schemas.kube.core import KubeNode, same
 
 CORDONED: Final = "hami.io/device-cordon"
@@ -112,6 +112,7 @@ class Nodes:
             taken_pods=taken_pods,
             cordoned_gpus=_cordoned(cordoned),
             claimed_gpus=tuple(claimed),
+            keep=any(item.metadata.annotations.get(word) == "true" for word in KEEP_WORDS),
         )
 
     def _touch(self, node: str, version: int) -> None:

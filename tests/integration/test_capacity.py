@@ -262,7 +262,9 @@ async def test_a_node_whose_claim_is_deleted_stays_closed_until_it_is_gone(
             while await cluster.list("GPUNodeClaim", api=API):
                 await keeper.look(301)
         await keeper.look(10)
-        assert (await cluster.list("Node"))[0]["spec"].get("unschedulable")
+        (left,) = await cluster.list("Node")
+        assert [taint["key"] for taint in left["spec"]["taints"]] == ["tensor-fusion.ai/should-delete"]
+        assert not left["spec"].get("unschedulable")
 
 
 async def test_a_claim_that_somebody_else_has_made_is_adopted_with_its_node_and_not_ordered_again(

@@ -1,6 +1,7 @@
 """A campaign on a real API server: a node is emptied, its pods find their places, and whoever does it is killed at every step."""
 
 import asyncio
+import json
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -10,7 +11,7 @@ import pytest
 
 from bus import records, subjects
 from bus.connection import Bus
-from bus.kube.client import Client
+from bus.kube.client import MERGE, Client, resource_path
 from bus.streams import LEDGER, STATE
 from consumers.scaler.sizer import Sizer
 from schemas.defrag import Campaign
@@ -127,6 +128,11 @@ async def test_a_node_is_emptied_and_opened_again_whoever_dies(
         await campaigner.until(lambda campaign: campaign.slot > over.slot)
         await campaigner.until(lambda campaign: campaign.node == "a" or "a" in campaign.emptied)
         async with asyncio.timeout(60):
+            while "defrag-source" not in str((await cluster.get("Node", "a"))["spec"].get("taints")):
+                await campaigner.look()
+        cordon = json.dumps({"spec": {"unschedulable": True}}).encode()  # an operator has other plans with it
+        await cluster.client.call("PATCH", resource_path("v1", "nodes", "", "a"), body=cordon, content_type=MERGE)
+        async with asyncio.timeout(60):
             while "free-1" in await places(cluster):
                 await campaigner.look()
         await create_all(cluster, [owned("free-2")])  # as its controller would
@@ -134,6 +140,7 @@ async def test_a_node_is_emptied_and_opened_again_whoever_dies(
         assert done.emptied == ("a",)
         assert (await settled(cluster))["free-2"] == "b"
         found = await cluster.get("Node", "a")
-        assert not found["spec"].get("unschedulable")
+        assert found["spec"].get("unschedulable") is True  # what is not ours to open stays closed
+        assert "defrag-source" not in str(found["spec"].get("taints"))
         assert "tensor-fusion.ai/defrag-source" not in found["metadata"]["labels"]
     assert set(campaigner.kills) == set(STEPS)

@@ -24,7 +24,7 @@ from consumers.scaler.capacity import CLAIM_WITHIN, plan_capacity
 from consumers.scaler.claims import Found
 from consumers.scaler.pools import Pools
 from consumers.scaler.sizer import _record
-from consumers.scaler.sizes import Claim, claim_name
+from consumers.scaler.sizes import LEAVING_LABEL, Claim, claim_name
 from producers.simulator.build import build_pod
 from producers.simulator.generator import generate
 from producers.simulator.trace import read_trace
@@ -34,6 +34,7 @@ from schemas.cluster import GpuDevice, GpuInventory, Node, Pool
 from schemas.event import Event
 from schemas.kube.resources import CustomResource
 from schemas.ledger import NodeRecord
+from schemas.node_rules import Taint
 from schemas.pod import Pod, Waiting
 from schemas.registry import TYPE_NAMES
 from tests.unit.allocator.test_defrag_openb import TRACE
@@ -169,7 +170,7 @@ class World:
     def _put(self, name: str, offer: Offer) -> None:
         node = Node(
             name=name, pool="p", cpu_milli=offer.cpu_milli, memory_bytes=offer.memory_bytes,
-            unschedulable=name in self.closed,
+            taints=(Taint(key=LEAVING_LABEL, value="true", effect="NoSchedule"),) if name in self.closed else (),
         )  # fmt: skip
         self.snapshot.put_node(node)
         self._state(("node", name), node)

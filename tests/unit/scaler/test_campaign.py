@@ -14,6 +14,7 @@ from consumers.scaler.campaign import (
     emptying,
     ended,
     out_of_time,
+    reopens,
     schedule_of,
     skipped,
 )
@@ -44,8 +45,8 @@ PLAN = Defrag(
         (None, SLOT + LATE, True),
         (None, SLOT + LATE + timedelta(seconds=1), False),
         (RUNNING, SLOT + timedelta(days=1), False),
-        (ended(RUNNING, "Done", ""), SLOT, False),
-        (ended(RUNNING, "Done", ""), SLOT + timedelta(days=1), True),
+        (ended(RUNNING, "Done", "", SLOT), SLOT, False),
+        (ended(RUNNING, "Done", "", SLOT), SLOT + timedelta(days=1), True),
     ],
 )
 def test_a_campaign_begins_at_its_time_and_not_beside_another(before, now, begins):
@@ -101,3 +102,16 @@ def test_it_ends_when_its_time_is_over_or_the_pool_wants_none_any_more():
     assert out_of_time(AT_WORK, SCHEDULE, SLOT + timedelta(hours=2, seconds=1)).end == "OutOfTime"
     assert out_of_time(AT_WORK, None, SLOT).end == "Surprised"
     assert msgspec.json.decode(msgspec.json.encode(AT_WORK), type=Campaign) == AT_WORK
+
+
+def test_what_a_campaign_emptied_stays_closed_for_a_while_unless_pods_wait_or_another_begins():
+    over = SLOT + timedelta(minutes=5)
+    done = ended(RUNNING, "Done", "", over)
+    assert not reopens(done, SCHEDULE, (), over + timedelta(minutes=29))
+    assert reopens(done, SCHEDULE, (), over + timedelta(minutes=30))
+    assert reopens(done, SCHEDULE, ("ns/waits",), over)
+    assert reopens(done, None, (), over)
+    assert reopens(ended(RUNNING, "Surprised", "", over), SCHEDULE, (), over)
+    never = schedule_of(msgspec.structs.replace(SETTINGS, source_node_marker_ttl="never"))
+    assert not reopens(done, never, (), SLOT + timedelta(hours=23))
+    assert reopens(done, never, (), SLOT + timedelta(days=1))

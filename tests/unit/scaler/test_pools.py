@@ -10,14 +10,17 @@ from bus.codec import encode
 from bus.follower import Record
 from consumers.scaler.capacity import CLAIM_WITHIN, plan_capacity
 from consumers.scaler.claims import Found
-from consumers.scaler.pools import CLAIM_LABEL, Pools
-from consumers.scaler.sizes import Claim
+from consumers.scaler.pools import CLAIM_LABEL, MOST_PODS, Pools
+from consumers.scaler.sizes import LEAVING_LABEL, Claim
 from schemas.capacity import Offer, PoolCapacity
 from schemas.cluster import GpuDevice, GpuInventory, Node
 from schemas.dialects.text import RequestError
 from schemas.event import Event
+from schemas.inspection import Emptiable
 from schemas.kube.resources import CustomResource
 from schemas.ledger import Allocation, NodeRecord
+from schemas.node_rules import Taint
+from schemas.pod import GpuRequest
 from schemas.registry import TYPE_NAMES
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
@@ -65,6 +68,7 @@ class Told:
         self.pools.on_ledger(self.record(subjects.ledger_node(name), record))
 
 
+LEAVING = (Taint(key=LEAVING_LABEL, value="true", effect="NoSchedule"),)
 BEFORE = PoolCapacity(pool="p", claims={"p-0": OLD}, idle_since={"p-0": OLD})
 
 
@@ -95,7 +99,7 @@ def test_an_idle_node_is_closed_then_given_back_and_one_whose_claim_is_gone_is_n
     told = Told()
     told.node("p-0")
     assert [one.name for one in plan(told).close] == ["p-0"]
-    told.node("p-0", unschedulable=True)
+    told.node("p-0", taints=LEAVING)
     closed = msgspec.structs.replace(BEFORE, closed=("p-0",))
     assert [one.name for one in plan(told, closed).remove] == ["p-0"]
     for claims in (found(), found(msgspec.structs.replace(CLAIM, ending=True))):
@@ -105,7 +109,7 @@ def test_an_idle_node_is_closed_then_given_back_and_one_whose_claim_is_gone_is_n
 
 @pytest.mark.parametrize(
     "more", [{"unschedulable": True}, {"used_by": "nvidia-device-plugin"}, {"claimed_gpus": ("p-0-0",)},
-             {"labels": {"tensor-fusion.ai/do-not-disrupt": "true"}}]
+             {"labels": {"tensor-fusion.ai/do-not-disrupt": "true"}}, {"keep": True}]
 )  # fmt: skip
 def test_a_node_that_is_closed_by_others_used_by_others_or_to_be_kept_is_left_alone(more):
     told = Told()
@@ -116,7 +120,7 @@ def test_a_node_that_is_closed_by_others_used_by_others_or_to_be_kept_is_left_al
 
 def test_a_node_that_pods_came_to_is_opened_again_and_one_of_two_with_a_claim_stays():
     told = Told()
-    told.node("p-0", unschedulable=True)
+    told.node("p-0", taints=LEAVING)
     told.held("p-0")
     assert [one.name for one in plan(told, msgspec.structs.replace(BEFORE, closed=("p-0",))).reopen] == ["p-0"]
     twins = Told()
@@ -135,3 +139,25 @@ def test_names_that_are_taken_are_not_given_again():
 def test_a_period_that_cannot_be_followed_is_refused_by_name():
     with pytest.raises(RequestError, match=r"nodeCompaction\.period"):
         plan(Told(period="99999999h"))
+
+
+def test_what_an_operator_cordons_while_we_have_it_closed_is_not_given_back_and_our_taint_is_taken_off():
+    told = Told()
+    told.node("p-0", taints=LEAVING, unschedulable=True)
+    left = plan(told, msgspec.structs.replace(BEFORE, closed=("p-0",)))
+    assert (left.remove, left.close, [one.name for one in left.reopen]) == ((), (), ["p-0"])
+
+
+def test_no_more_pods_are_asked_about_at_once_than_a_message_holds_and_nodes_with_few_come_first():
+    told = Told()
+    for node, pods in (("a", MOST_PODS - 10), ("b", 20), ("c", 5)):
+        told.node(node)
+        held = tuple(Allocation(pod_uid=f"{node}{n}", namespace="ns", name=f"{node}{n}", pool="p") for n in range(pods))
+        record = NodeRecord(node=node, txn="t", allocations=held, changes=())
+        told.pools.on_ledger(told.record(subjects.ledger_node(node), record))
+    found = told.pools.lightly_used("p", 40)
+    assert {one.pod_uid[0] for one in found} == {"b", "c"}
+    assert len(found) == 25
+    request = GpuRequest(pool="p", count=8, tflops_milli=10**6, vram_bytes=10**12, models=("A100-SXM4-80GB",) * 3)
+    query = Emptiable(pool="p", threshold=40, requests={f"{n:036}": request for n in range(MOST_PODS)})
+    assert len(msgspec.json.encode(query)) < 2**20
