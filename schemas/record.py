@@ -36,6 +36,7 @@ class RecorderCounters(msgspec.Struct, frozen=True, kw_only=True):
         pools: Counters by pool.
         lost_usage: Usage messages that the stream dropped before any recorder got them.
         lost_through: USAGE sequence up to which they are counted.
+        refused_at: When the metrics store last refused usage for good, in nanoseconds since the epoch; 0 for never.
     """
 
     decisions: Amount = 0
@@ -43,3 +44,4 @@ class RecorderCounters(msgspec.Struct, frozen=True, kw_only=True):
     pools: dict[str, PoolCounters] = {}
     lost_usage: Amount = 0
     lost_through: Amount = 0
+    refused_at: Amount = 0

@@ -45,6 +45,9 @@ def behind(compiled: CompiledRule, now: Progress) -> str:
                 f"usage of the last {lag_s:.0f} s is not recorded yet: "
                 "is a recorder running, and does the metrics store take what it writes?"
             )
+        ago_s = (now.at - now.refused) / _NS
+        if now.refused and ago_s < interval_s:
+            return f"the metrics store refused usage {ago_s:.0f} s ago: see its log, and `gpubus dead list`"
     if compiled.tables & _SNAPSHOTS:
         age_s = (now.at - now.snapshot) / _NS
         if not now.snapshot or age_s > max(interval_s * 3 / 4, tolerance_s(interval_s)):

@@ -32,6 +32,7 @@ _TABLE_NOT_FOUND: Final = 4001
 _TYPES: Final = {"double": "DOUBLE", "bigint": "BIGINT", "boolean": "BOOLEAN", "string": "STRING"}
 _OK: Final = 200
 _SERVER_ERROR: Final = 500
+_LOGIN: Final = frozenset((401, 403))
 _TRANSIENT: Final = frozenset((408, 425, 429))
 _TICKS_PER_S: Final = {"Second": 1, "Millisecond": 1_000, "Microsecond": 1_000_000, "Nanosecond": 1_000_000_000}
 
@@ -148,7 +149,9 @@ class GreptimeStore:
                     )
                 if response.is_success:
                     return
-                raise _refused(response)
+                error = _refused(response)
+                # A login that is refused will be put right; rows that wait for that must not be given up.
+                raise StoreUnavailableError(str(error)) if response.status_code in _LOGIN else error
             except StoreUnavailableError:
                 if tries == TRIES:
                     raise

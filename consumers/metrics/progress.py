@@ -36,11 +36,13 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         at: When this was so.
         usage: All usage that the bus had stored before this is in the metrics store; None when no recorder ever ran.
         snapshot: The newest snapshot of the cluster in the metrics store; 0 when there is none.
+        refused: When the metrics store last refused usage for good; 0 for never.
     """
 
     at: int
     usage: int | None
     snapshot: int
+    refused: int = 0
 
 
 class _Floor(msgspec.Struct):
@@ -81,20 +83,20 @@ async def progress(bus: Bus) -> Progress:
 async def _progress(bus: Bus) -> Progress:
     stored = await latest(bus, STATE, COUNTERS)
     try:
-        snapshot = decode_as(RecorderCounters, stored.payload).data.slot if stored.payload else 0
+        counted = decode_as(RecorderCounters, stored.payload).data if stored.payload else RecorderCounters()
     except UndecodableError:
-        snapshot = 0  # recorders replace it with their next one
+        counted = RecorderCounters()  # recorders replace it with their next one
     try:
         found = _consumer.decode(await bus.api(f"CONSUMER.INFO.{USAGE}.{USAGE_DURABLE}"))
     except ApiError as error:
         if error.err_code != _NO_CONSUMER:
             raise
-        return Progress(at=int(datetime.now(UTC).timestamp() * _NS), usage=None, snapshot=snapshot)
+        return Progress(at=int(datetime.now(UTC).timestamp() * _NS), usage=None, snapshot=counted.slot)
     at = nanoseconds(found.ts)
     waiting = found.num_pending or found.num_ack_pending
     # Of what waits some may be gone from the stream: the first that is still there is the oldest that can yet be written.
     oldest = await _first(bus, {"seq": found.ack_floor.stream_seq + 1}) if waiting else None
-    return Progress(at=at, usage=at if oldest is None else oldest, snapshot=snapshot)
+    return Progress(at=at, usage=at if oldest is None else oldest, snapshot=counted.slot, refused=counted.refused_at)
 
 
 async def said(bus: Bus, begin: int, end: int) -> bool:

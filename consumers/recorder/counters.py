@@ -76,8 +76,13 @@ class Counters:
         for pool, capacity in view.capacities.items():
             pools[pool] = _resized(pools.get(pool, PoolCounters()), capacity.claims)
         lost, through = await self._lost(before)
-        after = RecorderCounters(
-            decisions=max(reached, before.decisions), slot=slot, pools=pools, lost_usage=lost, lost_through=through
+        after = msgspec.structs.replace(
+            before,
+            decisions=max(reached, before.decisions),
+            slot=slot,
+            pools=pools,
+            lost_usage=lost,
+            lost_through=through,
         )
         return seq, after, lines
 
@@ -96,12 +101,24 @@ class Counters:
         if lost != before.lost_usage or known is None:
             await self.commit(seq, msgspec.structs.replace(before, lost_usage=lost, lost_through=through))
 
+    async def note_refusal(self, at: int) -> None:
+        """Say that the metrics store refused usage at an instant, in nanoseconds since the epoch: it is not stored.
+
+        Raises:
+            BusError: The bus did not answer.
+        """
+        while True:
+            seq, known = await self._read()
+            before = known or await self._beginning()
+            if at <= before.refused_at or await self.commit(seq, msgspec.structs.replace(before, refused_at=at)):
+                return
+
     async def _beginning(self) -> RecorderCounters:
         """Counting begins now: history may be long."""
         return RecorderCounters(decisions=(await stream_info(self._bus, DECISION)).state.last_seq)
 
-    async def commit(self, seq: int, after: RecorderCounters) -> None:
-        """Replace the counters at ``seq``, unless somebody else did.
+    async def commit(self, seq: int, after: RecorderCounters) -> bool:
+        """Replace the counters at ``seq``, unless somebody else did; return whether that was done.
 
         Raises:
             BusError: The bus did not answer.
@@ -117,8 +134,9 @@ class Counters:
         try:
             await records.replace(self._bus, COUNTERS, event, expected=seq)
         except ConflictError:
-            return
+            return False
         self.lost_usage = after.lost_usage
+        return True
 
     async def _read(self) -> tuple[int, RecorderCounters | None]:
         stored = await records.latest(self._bus, STATE, COUNTERS)

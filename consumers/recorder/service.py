@@ -8,6 +8,7 @@ messages, and takes no more: the rest waits on the bus, which drops the oldest w
 import asyncio
 import contextlib
 import logging
+import time
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -183,8 +184,9 @@ class Recorder:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_BACK_OFF_S)
             except StoreError as error:
-                self._refused += len(deliveries)
                 log.warning("metrics are refused: %s", error)
+                await self._note_refusal()
+                self._refused += len(deliveries)
                 for delivery in deliveries:
                     await delivery.dead(str(error))
                 return False
@@ -194,6 +196,15 @@ class Recorder:
                 for delivery in deliveries:
                     await delivery.ack()
                 return True
+
+    async def _note_refusal(self) -> None:
+        """Let it be known before the messages are gone: rules must not take their absence for anything."""
+        while True:
+            try:
+                return await self._counters.note_refusal(time.time_ns())
+            except (BusError, TimeoutError, nats.errors.Error) as error:
+                log.warning("that metrics are refused could not be said: %s; trying again", error)
+                await asyncio.sleep(1.0)
 
     async def _note_loss(self) -> None:
         with contextlib.suppress(BusError, TimeoutError, nats.errors.Error):  # the next call counts it

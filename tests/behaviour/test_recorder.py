@@ -405,3 +405,36 @@ async def test_how_far_usage_is_written_is_what_no_recorder_has_in_hand(bus: Bus
     assert now.snapshot == 0
     for member in members:
         await member.stop()
+
+
+async def test_what_the_store_refuses_is_a_dead_letter_and_said_but_a_login_that_it_refuses_is_waited_for(
+    bus: Bus,
+) -> None:
+    cluster = Cluster(bus)
+    await cluster.start()
+    async with GreptimeStandIn() as stand_in:
+        metrics = await open_store(stand_in.url).open()
+        async with recording(bus, metrics) as (recorder,):
+            stand_in.fail = ["401"] * 3
+            await cluster.use(time.time())
+            await eventually(lambda: recorder.statistics().samples == 1, 20)
+            assert recorder.statistics().failures == 1
+            assert not [letter async for letter in list_letters(bus)]
+            assert (await progress(bus)).refused == 0
+            before = time.time_ns()
+            stand_in.fail = ["400"]
+            await cluster.use(time.time())
+            await eventually(lambda: recorder.statistics().refused == 1, 20)
+            (letter,) = [letter.data async for letter in list_letters(bus)]
+            assert "told to fail" in letter.reason
+            now = await progress(bus)
+            assert before <= now.refused <= now.at
+            await snapshot(bus)  # which keeps it
+            await eventually(lambda: recorder.statistics().writes >= 2, 20)
+            await until(lambda: snapshots(bus), True)
+            assert (await progress(bus)).refused == now.refused
+        await metrics.close()
+
+
+async def snapshots(bus: Bus) -> bool:
+    return (await progress(bus)).snapshot > 0

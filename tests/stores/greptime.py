@@ -19,6 +19,8 @@ _LINE = re.compile(r"((?:\\.|[^ ])+) (.+) ([0-9]+)$", re.DOTALL)
 _SPLIT_TAGS = re.compile(r"(?<!\\),")
 _FIELDS = re.compile(r'([a-z0-9_]+)=("(?:\\.|[^"\\])*"|[^,]+)(?:,|$)')
 
+_CODES = {"503": 1003, "400": 1004, "401": 7002}
+
 
 class GreptimeStandIn:
     """Serves ``/v1/sql`` and ``/v1/influxdb/api/v2/write`` on a free port."""
@@ -41,7 +43,7 @@ class GreptimeStandIn:
         self.lines = 0
         self.ttl: dict[str, str] = {}
         self.fail: list[str] = []
-        """How the next requests fail, one each: ``503``, ``400``, ``cut``, ``partial``, ``slow``, ``garbage``."""
+        """How the next requests fail, one each: ``503``, ``400``, ``401``, ``cut``, ``partial``, ``slow``, ``garbage``."""
 
     @property
     def url(self) -> str:
@@ -100,8 +102,8 @@ class GreptimeStandIn:
             await asyncio.sleep(1)
         if failure == "garbage":
             return self._answer(writer, 200, b"<html>proxy</html>")
-        if failure in ("503", "400"):
-            return self._error(writer, int(failure), 1003 if failure == "503" else 1004, "told to fail")
+        if failure in _CODES:
+            return self._error(writer, int(failure), _CODES[failure], "told to fail")
         if self._auth and headers.get("authorization") != self._auth:
             return self._error(writer, 401, 7003, "auth failed: invalid username or password")
         if headers.get("content-encoding") == "gzip":

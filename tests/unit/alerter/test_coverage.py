@@ -48,6 +48,13 @@ def test_a_rule_that_reads_both_needs_both_and_one_that_reads_neither_needs_none
     assert behind(rule("SELECT 1 AS uuid"), lag(usage=None, snapshot=NOW / S)) == ""
 
 
+@pytest.mark.parametrize(("ago_s", "reason"), [(15, "refused usage 15 s ago"), (16, "")])
+def test_a_window_in_which_usage_was_refused_is_not_whole(ago_s: float, reason: str) -> None:
+    assert reason in behind(rule(), lag(refused=ago_s))
+    assert bool(behind(rule(), lag(refused=ago_s))) == bool(reason)
+    assert behind(rule("SELECT node FROM tf_node_metrics"), lag(refused=ago_s)) == ""
+
+
 def test_what_may_be_missing_is_never_more_than_five_seconds_or_less_than_a_recorder_gathers() -> None:
     assert [tolerance_s(interval) for interval in (1.0, 2.0, 4.0, 30.0, 86_400.0)] == [0.5, 0.5, 1.0, 5.0, 5.0]
 
