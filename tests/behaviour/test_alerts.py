@@ -128,10 +128,12 @@ class Monitoring:
 
 
 @asynccontextmanager
-async def monitoring(bus: Bus, rules_path: Path, addresses: list[str]) -> AsyncIterator[Monitoring]:
+async def monitoring(
+    bus: Bus, rules_path: Path, addresses: list[str], *, file: Path = MEMORY
+) -> AsyncIterator[Monitoring]:
     stop = asyncio.Event()
     async with AsyncExitStack() as stack:
-        store = await DuckDBStore(MEMORY, clock=time.time).open()
+        store = await DuckDBStore(file, clock=time.time).open()
         stack.push_async_callback(store.close)
         gpu = Gpu(bus)
         alerter, recorder = Alerter(bus, "a", store, rules=FileSource(rules_path)), Recorder(bus, "r", store)
@@ -420,6 +422,20 @@ async def test_a_store_that_is_away_moves_no_streak_and_is_told_after_three_eval
         own = [a for n in found.notices for a in n.alerts if a.labels["alertname"] == "AlertRuleFailing"]
         assert own
         assert own[0].labels["instance"] == "GPUTemperatureHigh"
+
+
+async def test_metrics_that_somebody_deletes_end_no_alert(bus: Bus, tmp_path: Path) -> None:
+    file = tmp_path / "m.duckdb"
+    async with monitoring(bus, rules(tmp_path / "r.yaml", "2s", consecutive_count=1), [], file=file) as found:
+        found.gpu.celsius = 95
+        await eventually(lambda: bool(found.states) and streak(found.states[-1]) >= 2, 30)
+        file.unlink()
+        await eventually(lambda: any("was made anew" in state.error for state in found.states), 30)
+        assert found.recorder.statistics().lost_rows > 0
+        assert found.recorder.unready() == ""  # it goes on
+        before = streak(found.states[-1])
+        await eventually(lambda: not found.states[-1].failures and streak(found.states[-1]) > before, 30)
+        assert {alert.status for notice in found.notices for alert in notice.alerts} == {"firing"}
 
 
 def test_both_methods_of_the_guide_name_their_alertmanager() -> None:
