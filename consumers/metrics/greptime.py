@@ -75,7 +75,14 @@ class GreptimeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GreptimeStore:
-    """The store behind one base URL."""
+    """The store behind one base URL.
+
+    A server tells nobody when somebody has emptied it, and what it cannot do now it may do later: it is never in trouble.
+    """
+
+    since = 0.0
+    lost_rows = 0
+    trouble = ""
 
     def __init__(self, settings: GreptimeSettings, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self._settings = settings
@@ -88,21 +95,6 @@ class GreptimeStore:
             transport=transport,
         )
         self._tags: dict[str, set[str]] = {}
-
-    @property
-    def since(self) -> float:
-        """0: a server tells nobody when somebody has emptied it."""
-        return 0.0
-
-    @property
-    def lost_rows(self) -> int:
-        """0, for the same reason."""
-        return 0
-
-    @property
-    def trouble(self) -> str:
-        """None: what a server cannot do now it may do later."""
-        return ""
 
     async def open(self) -> Self:
         """Create what tables are missing; see :meth:`consumers.metrics.store.MetricsStore.open`."""

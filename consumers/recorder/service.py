@@ -6,9 +6,7 @@ messages, and takes no more: the rest waits on the bus, which drops the oldest w
 """
 
 import asyncio
-import contextlib
 import logging
-import time
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -19,7 +17,7 @@ import nats.errors
 from bus import codec, subjects, timers
 from bus.connection import Bus
 from bus.consumer import PullConsumer
-from bus.delivery import ConsumerSpec, Delivery
+from bus.delivery import ConsumerSpec
 from bus.errors import BusError, UndecodableError
 from bus.follower import Follower
 from bus.streams import LEDGER, STATE, TICK, USAGE
@@ -31,6 +29,7 @@ from consumers.recorder.counters import Counters, system_rows
 from consumers.recorder.snapshot import snapshot_rows
 from consumers.recorder.usage import skewed, usage_rows
 from consumers.recorder.view import LEDGER_FILTERS, STATE_FILTERS, View
+from consumers.recorder.writer import LEASE_S, Writer
 from schemas.usage import NodeUsage
 
 log = logging.getLogger("gpubus.recorder")
@@ -43,10 +42,6 @@ GATHER_S: Final = 0.1
 
 SNAPSHOT: Final = timedelta(seconds=10)
 """Between two snapshots, so that a window of 30 s holds three."""
-
-LONGEST_BACK_OFF_S: Final = 5.0
-LEASE_S: Final = 10.0
-"""After this what a killed recorder had in hand goes to another; until then no window that it belongs to is judged."""
 
 _FOREVER: Final = 1_000_000_000
 
@@ -103,7 +98,8 @@ class Recorder:
         self._ticks = PullConsumer(bus, SNAPSHOT_SPEC, prefetch=2)
         self._counters = Counters(bus, f"/gpubus/recorder/{name}", USAGE_SPEC.durable)
         self._skewed: set[str] = set()
-        self._samples = self._rows = self._writes = self._failures = self._refused = self._held = 0
+        self._writer = Writer(store, self._counters)
+        self._samples = 0
 
     async def run(self, stop: asyncio.Event, *, ready: asyncio.Event | None = None) -> None:
         """Record until ``stop`` is set."""
@@ -150,10 +146,8 @@ class Recorder:
                 self._note_skew(usage, stored_ms)
                 usage_rows(self.view, usage, stored_ms, rows)
                 good.append(delivery)
-            self._held = len(good)
-            if await self._write(rows, good):
+            if await self._writer.settle(rows, good):
                 self._samples += len(rows[GPU_USAGE])
-            self._held = 0
 
     def _note_skew(self, usage: NodeUsage, stored_ms: int) -> None:
         wrong = skewed(usage, stored_ms)
@@ -161,54 +155,6 @@ class Recorder:
             ahead = usage.at.timestamp() - stored_ms / 1000
             log.warning("the clock of node %s is %+.0f s off: its samples are dated by the bus", usage.node, ahead)
         (self._skewed.add if wrong else self._skewed.discard)(usage.node)
-
-    async def _write(self, rows: dict[Table, list[Row]], deliveries: list[Delivery]) -> bool:
-        """Store rows, however long that takes, and acknowledge what they came from."""
-        keeper = asyncio.create_task(_keep(deliveries))
-        try:
-            return await self._store_rows(rows, deliveries)
-        finally:
-            await end(keeper)
-
-    async def _store_rows(self, rows: dict[Table, list[Row]], deliveries: list[Delivery]) -> bool:
-        pause, failed = 0.2, False
-        while True:
-            try:
-                await self._store.write(rows)
-                if failed:
-                    await self._note_loss()
-            except StoreUnavailableError as error:
-                self._failures, failed = self._failures + 1, True
-                await self._note_loss()
-                log.warning("metrics could not be stored: %s; trying again", error)
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_BACK_OFF_S)
-            except StoreError as error:
-                log.warning("metrics are refused: %s", error)
-                await self._note_refusal()
-                self._refused += len(deliveries)
-                for delivery in deliveries:
-                    await delivery.dead(str(error))
-                return False
-            else:
-                self._writes += 1
-                self._rows += sum(map(len, rows.values()))
-                for delivery in deliveries:
-                    await delivery.ack()
-                return True
-
-    async def _note_refusal(self) -> None:
-        """Let it be known before the messages are gone: rules must not take their absence for anything."""
-        while True:
-            try:
-                return await self._counters.note_refusal(time.time_ns())
-            except (BusError, TimeoutError, nats.errors.Error) as error:
-                log.warning("that metrics are refused could not be said: %s; trying again", error)
-                await asyncio.sleep(1.0)
-
-    async def _note_loss(self) -> None:
-        with contextlib.suppress(BusError, TimeoutError, nats.errors.Error):  # the next call counts it
-            await self._counters.note_loss()
 
     async def _snapshots(self) -> None:
         while batch := await self._ticks.take(1):
@@ -230,12 +176,10 @@ class Recorder:
         if counted is not None:
             seq, counters, rows[SYSTEM_LOG] = counted
             rows[SYSTEM_METRICS] = system_rows(self.view, counters, ts_ms=ts_ms)
-        await self._store.write(rows)
+        await self._writer.write(rows)
         if counted is not None:
             await self._counters.commit(seq, counters)
         await self._store.expire()
-        self._rows += sum(map(len, rows.values()))
-        self._writes += 1
 
     def unready(self) -> str:
         """Return why nothing can be recorded for as long as somebody does not mend it; empty otherwise."""
@@ -245,20 +189,12 @@ class Recorder:
         """Return the counters of this process."""
         return RecorderStatistics(
             samples=self._samples,
-            rows=self._rows,
-            writes=self._writes,
-            failures=self._failures,
-            refused=self._refused,
-            held=self._held,
+            rows=self._writer.rows,
+            writes=self._writer.writes,
+            failures=self._writer.failures,
+            refused=self._writer.refused,
+            held=self._writer.held,
             lost_usage=self._counters.lost_usage,
             skewed=len(self._skewed),
             lost_rows=self._store.lost_rows,
         )
-
-
-async def _keep(deliveries: list[Delivery]) -> None:
-    """Keep messages from going to another recorder while their rows are being stored."""
-    while True:
-        await asyncio.sleep(LEASE_S / 2)
-        for delivery in deliveries:
-            await delivery.extend()

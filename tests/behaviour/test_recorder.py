@@ -19,7 +19,7 @@ from consumers.metrics.duckdb import MEMORY, DuckDBStore
 from consumers.metrics.progress import COUNTERS, progress, said
 from consumers.metrics.settings import store as open_store
 from consumers.metrics.store import MetricsStore
-from consumers.recorder import service
+from consumers.recorder import service, writer
 from consumers.recorder.pricing import STANDARD, Price, PriceError, cost, model_prices, pool_prices
 from consumers.recorder.service import USAGE_SPEC, Recorder
 from schemas.cluster import GpuDevice, GpuInventory, Node, Oversubscription, Pool
@@ -327,7 +327,7 @@ async def test_a_store_that_is_down_is_waited_for_in_bounded_memory_and_what_the
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "BATCH", 32)
-    monkeypatch.setattr(service, "LONGEST_BACK_OFF_S", 0.2)
+    monkeypatch.setattr(writer, "LONGEST_BACK_OFF_S", 0.2)
     cluster = Cluster(bus)
     await cluster.start()
     async with GreptimeStandIn() as stand_in:
