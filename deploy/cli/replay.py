@@ -48,7 +48,8 @@ def replay(
     """Decide again what was decided, from the log alone.
 
     With --policy or --set, the same pods come to the same nodes under other rules: how much would have been given out, who
-    would have waited, and for how long.
+    would have waited, and for how long, and which alerts would have fired by the rules in force. Rules that read what only
+    running pods can tell, such as use and temperature, are named as not known.
 
     With --verify each allocator is taken through its journal: the same engine, the same snapshot, the same order. Every
     decision on record must come out bit for bit; exit code 1 when one does not, and the first difference is printed in
@@ -192,10 +193,11 @@ def _compare(
     if as_json:
         print_json(results)
         return
-    counts = ("pods>", "placed>", "never>", "elsewhere>", "waited>", "p50 s>", "p99 s>")
+    counts = ("pods>", "placed>", "never>", "elsewhere>", "waited>", "p50 s>", "p99 s>", "alerts>")
     columns = ("rules", *counts, "mean %>", "peak %>", "end %>", "stranded %>")
     rows = [
         [r.rules, r.pods, r.placed, r.unplaced, r.elsewhere, r.waited, f"{r.wait_p50_s:.2f}", f"{r.wait_p99_s:.2f}"]
+        + [len(r.alerts)]
         + [f"{percent:.2f}" for percent in (r.tflops_percent, r.peak_tflops_percent, r.end_tflops_percent)]
         + ["-" if r is results[0] else f"{r.stranded_percent:.2f}"]
         for r in results
@@ -204,6 +206,26 @@ def _compare(
     print(
         "\n% is compute given of what is schedulable; stranded is free compute on GPUs in use, of all that is free at the end."
     )
+    _show_alerts(results)
+
+
+def _show_alerts(results: "list[Result]") -> None:
+    """Say which alerts would have fired under which rules, and of which nobody can tell."""
+    from collections import Counter
+
+    from deploy.cli.output import clean
+
+    fired = [Counter((alarm.severity, alarm.rule) for alarm in result.alerts) for result in results]
+    for severity, rule in sorted(set().union(*fired)):
+        times = ", ".join(
+            f"{result.rules} {count[severity, rule]}" for count, result in zip(fired, results, strict=True)
+        )
+        print(clean(f"alert {rule} ({severity}): {times}"))
+    why: dict[str, list[str]] = {}
+    for unknown in results[0].alerts_unknown:
+        why.setdefault(unknown.why, []).append(unknown.rule)
+    for reason, names in why.items():
+        print(clean(f"not known whether {', '.join(names)} would fire: {reason}"))
 
 
 async def _play(rules: "list[Rules]", nats: list[str] | None, store: Path | None) -> "list[Result]":

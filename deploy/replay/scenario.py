@@ -1,5 +1,6 @@
 """A history under other rules, told in numbers: who was placed, who waited and for how long, how full it was. Pure."""
 
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from statistics import median
 from typing import Final
@@ -10,7 +11,10 @@ from bus.follower import Record
 from consumers.allocator.engine import Capacity
 from consumers.allocator.shadow.rules import Alter
 from consumers.allocator.shadow.world import OtherWorld, stranded_percent
+from schemas.decision import Decision
+from schemas.event import Timestamp
 from schemas.journal import Turn
+from schemas.ledger import Allocation
 from schemas.quota import Usage
 
 SAMPLES: Final = 200
@@ -23,6 +27,24 @@ class Sample(msgspec.Struct, frozen=True):
     tflops_percent: float
     vram_percent: float
     waiting: int
+
+
+class Alarm(msgspec.Struct, frozen=True):
+    """One alert, from the evaluation at which it would have fired to the one at which it would have been over, if it was."""
+
+    rule: str
+    severity: str
+    instance: str
+    summary: str
+    fired: Timestamp
+    ended: Timestamp | None = None
+
+
+class NotKnown(msgspec.Struct, frozen=True):
+    """A rule of which nobody can say whether it would have fired, and why."""
+
+    rule: str
+    why: str
 
 
 class Result(msgspec.Struct, kw_only=True):
@@ -42,6 +64,8 @@ class Result(msgspec.Struct, kw_only=True):
         end_tflops_percent: What is given at the end.
         stranded_percent: Of the free compute at the end, the part on GPUs that are in use already.
         samples: The course of it.
+        alerts: Alerts that would have fired, by the rules in force, in the order of their firing.
+        alerts_unknown: Rules of which that cannot be told.
     """
 
     rules: str
@@ -57,6 +81,8 @@ class Result(msgspec.Struct, kw_only=True):
     end_tflops_percent: float = 0.0
     stranded_percent: float = 0.0
     samples: list[Sample] = []
+    alerts: list[Alarm] = []
+    alerts_unknown: list[NotKnown] = []
 
 
 class Scenario:
@@ -65,10 +91,12 @@ class Scenario:
     Args:
         rules: Their name.
         change: Called with every record of STATE; returns it as it would have been.
+        decided: Called with every decision and its time.
     """
 
-    def __init__(self, rules: str, change: Alter) -> None:
+    def __init__(self, rules: str, change: Alter, decided: Callable[[Decision, int], None] = lambda *_: None) -> None:
         self.result = Result(rules=rules)
+        self._decided = decided
         self.places: dict[str, str] = {}
         self._world = OtherWorld("scenario", change)
         self._waits: list[float] = []
@@ -83,6 +111,7 @@ class Scenario:
     def play(self, turn: Turn, time_ns: int) -> None:
         """Take in what an allocator was asked at a time."""
         for made in self._world.play(turn, time_ns):
+            self._decided(made.decision, time_ns)
             if made.waited_ns is None:
                 self.result.pods += 1
             else:
@@ -91,6 +120,10 @@ class Scenario:
                 self.result.placed += 1
                 self.places[made.uid] = made.decision.node
         self._course.append(self._sample(time_ns))
+
+    def standing(self) -> Iterable[tuple[str, Allocation]]:
+        """Return every allocation that stands, with its node."""
+        return self._world.held.values()
 
     def _sample(self, time_ns: int) -> Sample:
         if self._capacity is None:
