@@ -5,7 +5,8 @@
   more containers than it has slots, no container is given what its pod does not hold, no node takes more pods with GPUs than
   its pool allows;
 * hardware partitions are such as the GPU can be cut into, never overlap, and nothing else is on a GPU that is cut;
-* a pod stands on one node only, and there once;
+* a pod stands on one node only, and there once; where its command came twice it may be placed on a second, until whoever did
+  so takes that back, and as long as it has not it is a violation;
 * every record decodes, speaks of the node its subject names, and is its predecessor plus the changes it states: a pod that
   is added holds what the decision behind it grants, and nobody else's share moves;
 * what is kept for a pod fits beside all others once those that leave for its sake are gone, and only the record that adds the
@@ -80,6 +81,9 @@ class LedgerChecker:
         self.records = 0
         self.ever_placed: set[str] = set()
         self.violations: list[Violation] = []
+        self.taken_back: list[Violation] = []
+        """Second places of pods, at the records that added them, which have been taken back since."""
+        self._second: dict[tuple[str, str], Violation] = {}
 
     @property
     def double_allocations(self) -> int:
@@ -185,10 +189,14 @@ class LedgerChecker:
         for uid in self._held.get(node, {}).keys() - after.keys():
             if self._home.get(uid) == node:
                 del self._home[uid]
+            if (second := self._second.pop((uid, node), None)) is not None:
+                self.violations.remove(second)
+                self.taken_back.append(second)
         for uid in after:
             home = self._home.setdefault(uid, node)
-            if home != node:
+            if home != node and (uid, node) not in self._second:
                 self._report(seq, node, "PodOnTwoNodes", f"pod {uid} stands on {home} already")
+                self._second[uid, node] = self.violations[-1]
         self.ever_placed.update(after)
         return after
 

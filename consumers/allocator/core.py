@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from bus.follower import Record
-from consumers.allocator.book import Commit
+from consumers.allocator.book import Commit, Removal
 from consumers.allocator.bundle import Bundle
 from consumers.allocator.effects import Effects
 from consumers.allocator.keeping import Keeping
@@ -180,6 +180,8 @@ class Core:
     def given_up(self, flight: Commit | Bundle) -> None:
         """No answer came and the ledger, read to its end, does not hold the record: let others have the pods."""
         self._losing.given_up(flight)
+        if any(isinstance(item, Removal) and item.silent for commit in flight.commits for item in commit.items):
+            self._releasing.undo_duplicates()  # nobody else has been asked to
 
     # What the bus says
 

@@ -33,6 +33,7 @@ def check(*, nats: NatsOption = None, store: StoreOption = None, as_json: JsonOp
                 "pods_holding": found.holding,
                 "double_allocations": found.double_allocations,
                 "violations": found.violations,
+                "taken_back": found.taken_back,
             }
         )
     else:
@@ -41,6 +42,8 @@ def check(*, nats: NatsOption = None, store: StoreOption = None, as_json: JsonOp
             f"{found.records} ledger records, {history}: {len(found.placed)} pods placed, "
             f"{found.holding} hold something now, {len(found.violations)} violations"
         )
+        if found.taken_back:
+            print(f"{len(found.taken_back)} second places of pods whose command came twice, all taken back")
         for violation in found.violations:
             print(f"  ledger {violation.seq}, {violation.where}: {violation.rule}: {violation.detail}")
     if found.violations:

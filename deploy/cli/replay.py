@@ -120,6 +120,7 @@ def _show(found: "Verdict", seconds: float) -> None:
     if found.unheard:
         print(f"{found.unheard} decisions never took effect: their allocator died over them, or left the pod to others")
     for count, what in (
+        (len(found.taken_back), "second places of pods whose command came twice, all taken back"),
         (found.unexplained, "have no journal that leads to them"),
         (found.unfounded, "of these are nobody's: no journal is missing, and none leads to them"),
         (found.gaps, "journals lack a turn between two others"),

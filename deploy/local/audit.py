@@ -31,6 +31,7 @@ class Audit(msgspec.Struct, kw_only=True):
         decisions: Decision events read.
         overtaken: Placements that another allocator's commit came before.
         violations: Broken invariants of the ledger.
+        taken_back: Second places of pods whose command came twice, which did not last.
         double_allocations: Those among them that mean something was given twice.
         unsealed: Changes of namespaces with a quota that were not counted at once, by allocators that had not heard of it.
     """
@@ -48,6 +49,7 @@ class Audit(msgspec.Struct, kw_only=True):
     decisions: int = 0
     overtaken: int = 0
     violations: list[Violation] = msgspec.field(default_factory=list)
+    taken_back: list[Violation] = msgspec.field(default_factory=list)
     double_allocations: int = 0
     unsealed: int = 0
 
@@ -76,7 +78,7 @@ async def audit(bus: Bus) -> Audit:
     found.records = checker.records
     found.placed = checker.ever_placed
     found.holding = len(checker.pods())
-    found.violations = checker.violations
+    found.violations, found.taken_back = checker.violations, checker.taken_back
     found.double_allocations = checker.double_allocations
     found.unsealed = checker.sums.unsealed.total()
     return found

@@ -26,6 +26,7 @@ class Verdict(msgspec.Struct, kw_only=True):
         unfounded: Of these, those that nothing excuses, since no journal is missing: nobody has decided so.
         other_engine: Of these, those that were made under other rules than those of this version.
         violations: Ledger records that break a rule: allocations move without a change that says so.
+        taken_back: Second places of pods whose command came twice, which did not last.
         undecodable: Records that cannot be read.
         attempts: Placements that were overtaken by another allocator, told by a later decision and reproduced too.
         unheard: Decisions that never took effect, because their allocator died or left the pod to others.
@@ -42,6 +43,7 @@ class Verdict(msgspec.Struct, kw_only=True):
     unfounded: int = 0
     other_engine: int = 0
     violations: list[Violation] = []
+    taken_back: list[Violation] = []
     undecodable: int = 0
     attempts: int = 0
     unheard: int = 0
@@ -67,6 +69,7 @@ def together(parts: Sequence[Part]) -> Verdict:
     differences = [one for part in parts for one in part.verdict.differences]
     verdict.differences = sorted(differences, key=lambda one: one.place)[:SHOWN]
     verdict.violations = [one for part in parts for one in part.verdict.violations]
+    verdict.taken_back = [one for part in parts for one in part.verdict.taken_back]
     verdict.notes = _in_order(note for part in parts for note in part.noted)
     return verdict
 

@@ -274,7 +274,8 @@ class Verifier:
     def _sum_up(self) -> Verdict:
         found, compared = self.verdict, self._comparison
         found.reproduced, found.different = compared.reproduced, compared.different
-        found.differences, found.violations = compared.differences, self._checker.violations
+        found.differences = compared.differences
+        found.violations, found.taken_back = self._checker.violations, self._checker.taken_back
         found.undecodable += compared.undecodable
         found.attempts, found.unheard = compared.attempts, compared.unheard
         found.unexplained = compared.unexplained

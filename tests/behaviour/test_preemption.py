@@ -12,7 +12,7 @@ from consumers.allocator.service import Allocator
 from deploy.cli.main import main
 from deploy.local.audit import audit
 from deploy.local.server import LocalServer
-from deploy.replay.verify import Verifier
+from deploy.replay.jobs import verify
 from producers.simulator.service import Simulator
 from producers.simulator.trace import Trace, TraceNode, TracePod
 from schemas.cluster import Pool
@@ -81,7 +81,7 @@ async def test_pods_make_room_for_those_that_go_before_them_and_the_log_tells_it
 
     found = await audit(bus)
     assert found.violations == []
-    again = await Verifier(bus).run()
+    again = await verify(bus)
     assert (again.reproduced, again.different, again.unexplained) == (again.decisions, 0, 0)
     assert (again.violations, again.notes) == ([], [])
 

@@ -18,7 +18,7 @@ from consumers.allocator.service import LEASE_S, SCHEDULE
 from deploy.local.audit import audit
 from deploy.local.processes import RoleProcess
 from deploy.local.server import LocalBus, LocalServer
-from deploy.replay.verify import Verifier
+from deploy.replay.jobs import verify
 from producers.simulator.build import pod_uid
 from producers.simulator.generator import generate
 from producers.simulator.service import Simulator
@@ -70,7 +70,7 @@ class Run:
         offered = {pod_uid(pod.name) for pod in self.trace.pods}
         async with await Bus.connect(self.urls, name="audit") as bus:
             found = await audit(bus)
-            replayed = await Verifier(bus).run()
+            replayed = await verify(bus)
         assert [violation.rule for violation in found.violations] == ["Undecodable"] * undecodable
         assert found.double_allocations == 0
         assert (replayed.different, replayed.unexplained, replayed.notes[undecodable:]) == (0, 0, [])

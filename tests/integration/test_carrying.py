@@ -14,7 +14,7 @@ from bus.kube.client import Client
 from bus.streams import LEDGER
 from consumers.metrics.duckdb import MEMORY, DuckDBStore
 from consumers.scaler.applied import MARK
-from deploy.replay.verify import Ends, Verifier
+from deploy.replay.jobs import verify
 from schemas.ledger import Allocation, NodeRecord
 from tests.integration.cluster import POOL, Cluster, node, play_agents
 from tests.integration.test_advice import (
@@ -170,7 +170,7 @@ async def test_what_the_gpu_or_the_quota_does_not_allow_is_not_done_and_told(
                 await advisor.look(KEY)
         assert MARK not in await annotations(cluster, WORKERS[0])
     # Whatever was decided comes out the same when it is decided again.
-    verdict = (await Verifier(bus, await Ends.now(bus)).run()).verdict
+    verdict = await verify(bus)
     assert (verdict.different, verdict.unexplained, verdict.gaps, verdict.undecodable) == (0, 0, 0, 0)
     assert (verdict.violations, verdict.notes) == ([], [])
     assert verdict.decisions >= 8

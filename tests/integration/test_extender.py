@@ -18,7 +18,7 @@ from consumers.mutator.moved import move
 from deploy.local.audit import audit
 from deploy.local.processes import RoleProcess
 from deploy.local.server import LocalServer
-from deploy.replay.verify import Verifier
+from deploy.replay.jobs import verify
 from producers.gateway.configuration import HAMI
 from schemas.decision import Decision
 from tests.integration.cluster import Cluster, create_all, hami_pod, play_agents, tensorfusion_pod
@@ -157,7 +157,7 @@ async def test_pods_that_stay_apart_get_gpus_and_the_last_place_is_given_once(bu
     allocated = [decision.pod_uid for decision in decided if decision.outcome == "allocated"]
     assert len(allocated) == len(set(allocated)) == 5
     assert {d.name for d in decided if d.outcome == "unschedulable"} >= set(waiting)
-    verdict = await Verifier(bus).run()
+    verdict = await verify(bus)
     assert (verdict.different, verdict.unexplained, verdict.violations, verdict.notes) == (0, 0, [], [])
     assert verdict.reproduced == verdict.decisions
     assert (await audit(bus)).violations == []
@@ -201,6 +201,6 @@ async def test_nothing_is_lost_or_given_twice_when_allocator_binder_and_gateway_
     for pod in placed[:6]:
         await cluster.delete("Pod", pod["metadata"]["name"], "default")
     await agree(bus, cluster, placed=32, timeout=60)
-    verdict = await Verifier(bus).run()
+    verdict = await verify(bus)
     assert (verdict.different, verdict.unexplained, verdict.violations) == (0, 0, [])
     assert (await audit(bus)).violations == []
