@@ -92,7 +92,7 @@ ROLES: Final[dict[str, Grants]] = {
     ),
     "inspector": Grants(publish=("gpubus.rpc.mutate.understand",), subscribe=("gpubus.rpc.inspect",)),
     "mutator": Grants(
-        publish=("gpubus.ledger.workload.>",),
+        publish=("gpubus.ledger.workload.>", "gpubus.ledger.ports.*"),
         subscribe=("gpubus.rpc.mutate", "gpubus.rpc.mutate.ready", "gpubus.rpc.mutate.understand"),
     ),
     "gateway": Grants(

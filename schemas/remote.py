@@ -48,6 +48,7 @@ class RemoteClient(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         owner: Its controller, or the pod itself.
         created_at: When the pod was created: the newest client of a workload says what that is to be.
         slot: Its slot among ``enabled-replicas``; empty where those are not counted.
+        host_port: Its slot among the ports of nodes; empty if it has asked for none.
     """
 
     namespace: str
@@ -59,6 +60,7 @@ class RemoteClient(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     owner: Owner
     created_at: Timestamp
     slot: str = ""
+    host_port: str = ""
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,4 +1,4 @@
-"""Who of a controller's pods is ours when only some may be (``tensor-fusion.ai/enabled-replicas``)."""
+"""Who of a controller's pods is ours when only some may be (``enabled-replicas``), and who has which port of nodes."""
 
 import msgspec
 
@@ -9,7 +9,8 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One pod's place among those that are ours.
 
     Attributes:
-        id: UID of the admission that took it; the pod carries it in its label ``gpubus.io/slot``.
+        id: UID of the admission that took it, behind the port if it is one; the pod carries it in its label ``gpubus.io/slot`` or
+            ``gpubus.io/host-port``.
         taken_at: When it was taken, by the clock of the mutator that took it.
         pod_uid: The pod, once it has been seen; empty until then, and for ever if it never appears.
     """
@@ -20,7 +21,10 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class WorkloadSlots(msgspec.Struct, frozen=True, kw_only=True):
-    """All slots of one controller: ``gpubus.ledger.workload.<namespace>.<kind>.<name>.<uid>``, replaced by compare-and-set."""
+    """All slots of one controller: ``gpubus.ledger.workload.<namespace>.<kind>.<name>.<uid>``, replaced by compare-and-set.
+
+    A block of ports is one too, ``gpubus.ledger.ports.<first>``: each slot's id begins with its port.
+    """
 
     owner: str
     slots: tuple[Slot, ...] = ()

@@ -10,6 +10,7 @@ from bus.errors import ApiError, ConflictError, PublishUnconfirmedError, Undecod
 from bus.follower import Follower, Record
 from bus.streams import LEDGER, STATE
 from consumers.mutator.mutate import SLOT_LABEL
+from consumers.mutator.ports import OWNER, PORT_LABEL, PortWish, block_of, blocks, held, port_of, take_port
 from consumers.mutator.slots import confirm, give_back, take
 from schemas.event import Event
 from schemas.pod import Pod
@@ -37,7 +38,7 @@ class Counters:
         self._records: dict[str, tuple[int, WorkloadSlots]] = {}
         self._frozen: set[str] = set()
         self._owners: dict[str, str] = {}
-        self._pods: dict[str, str] = {}
+        self._pods: dict[tuple[str, str], str] = {}
         self._changes = 0
         self._name = name
         self._ledger = Follower(bus, LEDGER, ["gpubus.ledger.>"], self._on_ledger, recreated=self._records.clear)
@@ -86,6 +87,46 @@ class Counters:
             except (ApiError, PublishUnconfirmedError, TimeoutError) as error:
                 raise SlotsUnknownError(f"the slots of {owner} cannot be counted: {error}") from None
 
+    async def take_port(self, wish: PortWish, bounds: tuple[int, int], *, dry_run: bool = False) -> str:
+        """Take the first free port of nodes within ``bounds`` for a pod, and return its slot; empty if all are taken.
+
+        Raises:
+            SlotsUnknownError: The bus cannot say, or a record is unreadable; then its ports cannot be given out.
+        """
+        fresh = False
+        while True:
+            found = await self._try_port(wish, bounds, dry_run=dry_run)
+            if found or (found is not None and fresh):
+                return found
+            fresh = fresh or found is not None
+            try:
+                await self._ledger.caught_up()  # a port may have come free that we have not heard of
+            except (ApiError, TimeoutError) as error:
+                raise SlotsUnknownError(f"the ports of nodes cannot be counted: {error}") from None
+
+    async def _try_port(self, wish: PortWish, bounds: tuple[int, int], *, dry_run: bool) -> str | None:
+        """Return the slot of a port, empty if none is free, or None if somebody else was faster."""
+        records = [self._records.get(owner, (0, WorkloadSlots(owner=owner))) for owner in blocks(*bounds)]
+        for _, record in records:
+            if before := held(record, wish):
+                return before
+        for seq, record in records:
+            if record.owner in self._frozen:
+                continue
+            after, slot = take_port(record, wish, bounds, datetime.now(UTC))
+            if not slot or dry_run:
+                if slot:
+                    return slot
+                continue
+            try:
+                await self._replace(seq, after)
+            except ConflictError:
+                return None
+            except (ApiError, PublishUnconfirmedError, TimeoutError) as error:
+                raise SlotsUnknownError(f"the ports of nodes cannot be counted: {error}") from None
+            return slot
+        return ""
+
     def _check(self, owner: str) -> None:
         if owner in self._frozen:
             raise SlotsUnknownError(f"the record of the slots of {owner} cannot be read: see `gpubus dead list`")
@@ -118,9 +159,9 @@ class Counters:
         except ValueError as error:
             log.warning("LEDGER %d: %s", record.seq, error)  # it names no controller, so nobody's slots hang on it
             return
-        if kind != "workload":
+        if kind not in ("workload", "ports"):
             return
-        owner = "/".join(name)
+        owner = "/".join(name) if kind == "workload" else f"{OWNER}/{'/'.join(name)}"
         try:
             data = None if record.deleted else codec.decode_as(WorkloadSlots, record.payload).data
             if data is not None:
@@ -133,20 +174,26 @@ class Counters:
         self._keep(owner, record.seq, data or WorkloadSlots(owner=owner))
 
     def _on_pod(self, record: Record) -> None:
-        slot, uid = "", ""
+        slots, uid = {SLOT_LABEL: "", PORT_LABEL: ""}, ""
         if not record.deleted:
             try:
-                slot, uid = _slot(record)
+                slots, uid = _slots(record)
             except UndecodableError as error:
                 log.warning("STATE %d on %s: %s", record.seq, record.subject, error)
                 return  # whoever cannot be read keeps what it has
-        before = self._pods.pop(record.subject, "")
-        if slot:
-            self._pods[record.subject] = slot
-        if self._loaded and before and before != slot:
-            self._later(self._owners.get(before, ""), before, "")
-        if slot and slot != before:
-            self._later(self._owners.get(slot, ""), slot, uid)
+        for label, slot in slots.items():
+            before = self._pods.pop((record.subject, label), "")
+            if slot:
+                self._pods[record.subject, label] = slot
+            if self._loaded and before and before != slot:
+                self._later(self._owner_of(before), before, "")
+            if slot and slot != before:
+                self._later(self._owner_of(slot), slot, uid)
+
+    def _owner_of(self, slot: str) -> str:
+        """Return whose a slot is; a port's says so itself, so that it is known for taken though nobody has heard of it."""
+        port = port_of(slot)
+        return block_of(port) if port else self._owners.get(slot, "")
 
     def _later(self, owner: str, slot: str, uid: str) -> None:
         if owner:
@@ -170,15 +217,19 @@ class Counters:
                 return
 
 
-def _slot(record: Record) -> tuple[str, str]:
-    """Return the slot that a pod holds, empty for none, and the pod's UID."""
+def _slots(record: Record) -> tuple[dict[str, str], str]:
+    """Return the slots that a pod holds by their labels, empty for none, and the pod's UID."""
     if record.subject.startswith("gpubus.state.client."):
         client = codec.decode_as(RemoteClient, record.payload).data
-        return client.slot, client.uid
+        return {SLOT_LABEL: client.slot, PORT_LABEL: client.host_port}, client.uid
     pod = codec.decode_as(Pod, record.payload).data
-    return "" if pod.phase in {"Succeeded", "Failed"} else pod.labels.get(SLOT_LABEL, ""), pod.uid
+    ended = pod.phase in {"Succeeded", "Failed"}
+    return {label: "" if ended else pod.labels.get(label, "") for label in (SLOT_LABEL, PORT_LABEL)}, pod.uid
 
 
 def slots_subject(owner: str) -> str:
-    """Subject of the slots of a controller, ``namespace/kind/name/uid``."""
+    """Subject of the slots of a controller, ``namespace/kind/name/uid``, or of a block of ports, ``host-ports/first``."""
+    kind, _, first = owner.partition("/")
+    if kind == OWNER and "/" not in first:
+        return subjects.subject("ledger", "ports", first)
     return subjects.subject("ledger", "workload", *owner.split("/"))

@@ -15,6 +15,7 @@ from consumers.mutator.isolation import ADDED
 from consumers.mutator.migration import asks, migrated, speaks
 from consumers.mutator.moved import move
 from consumers.mutator.patch import diff
+from consumers.mutator.ports import PortWish, wish_of
 from consumers.mutator.progressive import apart
 from consumers.mutator.quota import check
 from consumers.mutator.tensorfusion import containers, scheduler_of, tensorfusion, tolerate
@@ -35,8 +36,6 @@ SLOT_LABEL: Final = "gpubus.io/slot"
 """Label of a pod that counts among a controller's ``enabled-replicas``: UID of the admission that took its slot."""
 
 _PRIORITY: Final = "nvidia.com/priority"
-
-_NO_HOST_PORT: Final = f"label {keys.HOST_PORT}: gpubus assigns no ports of nodes; write hostPort yourself"
 
 _known = msgspec.json.Decoder(KubePod)
 _whole = msgspec.json.Decoder(dict[str, Any])
@@ -62,6 +61,7 @@ class Mutation(msgspec.Struct, frozen=True, kw_only=True):
         patch: What changes in it; for a pod that is not ours at most which nodes it keeps to.
         warnings: What its user should know.
         slot: What must be taken before the patch applies.
+        port: The port of its node that must be taken too, and written into the patch.
         left: What changes in the pod without it.
     """
 
@@ -69,6 +69,7 @@ class Mutation(msgspec.Struct, frozen=True, kw_only=True):
     patch: tuple[PatchOperation, ...] = ()
     warnings: tuple[str, ...] = ()
     slot: Slot | None = None
+    port: PortWish | None = None
     left: tuple[PatchOperation, ...] = ()
 
 
@@ -103,7 +104,10 @@ def mutate(raw: bytes, namespace: str, admission: str, context: Context) -> Muta
     warnings = _change(changed, view, request, context, native=frozenset(native), admission=admission)
     if slot is not None:
         changed["metadata"]["labels"] = {**(changed["metadata"].get("labels") or {}), SLOT_LABEL: slot.id}
-    return Mutation(request=request, patch=diff(pod, changed), warnings=tuple(warnings), slot=slot, left=left)
+    port = wish_of(changed, view, admission)
+    return Mutation(
+        request=request, patch=diff(pod, changed), warnings=tuple(warnings), slot=slot, port=port, left=left
+    )
 
 
 def _hami(context: Context) -> HamiConfig:
@@ -206,7 +210,7 @@ def _change(
     options, spec = context.options, pod["spec"]
     names = {*request.container_names, *(one.name for one in request.containers)}
     common: list[Variable] = []
-    warnings = [_NO_HOST_PORT] if view.labels.get(keys.HOST_PORT) else []
+    warnings: list[str] = []
     if request.dialect == "hami":
         spec["schedulerName"] = scheduler_of(spec, options, options.hami_scheduler)
         taken = {context.hami.count_name, *context.hami.own_names, _PRIORITY}

@@ -1,10 +1,13 @@
 """What operators set for admission beside what custom resources say: a file in YAML, with keys in camelCase as in the chart."""
 
-from typing import Annotated
+import re
+from typing import Annotated, Final
 
 import msgspec
 
 from consumers.mutator.migration import AutoMigration
+
+_RANGE: Final = re.compile(r"([0-9]{1,5})-([0-9]{1,5})")
 
 
 class Images(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -35,6 +38,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
         default_gpu_num: HAMi's ``defaultGPUNum``.
         memory_factor: HAMi's ``memoryFactor``.
         operator_endpoint: Where pods with GPUs of other nodes ask for their worker if their pool does not say: the gateway's URL.
+        cluster_host_port_range: Ports of nodes that pods with the label ``host-port: auto`` get, the last one excluded.
         force_overwrite_default_scheduler: HAMi's flag: pods of ``default-scheduler`` that ask for GPUs are ours.
         auto_migration: Which pods with native GPU limits become ours as TensorFusion's; all others with such limits are read
             in HAMi's words.
@@ -51,11 +55,23 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
     default_gpu_num: Annotated[int, msgspec.Meta(ge=0)] = msgspec.field(default=1, name="defaultGPUNum")
     memory_factor: Annotated[int, msgspec.Meta(ge=1)] = 1
     operator_endpoint: str = ""
+    cluster_host_port_range: str = "42000-62000"
     force_overwrite_default_scheduler: bool = True
     auto_migration: AutoMigration = AutoMigration()
     nvidia_operator_progressive_migration: bool = False
 
+    @property
+    def host_ports(self) -> tuple[int, int]:
+        """The first port of nodes that pods may get, and the one after the last."""
+        first, _, end = self.cluster_host_port_range.partition("-")
+        return int(first), int(end)
+
     def __post_init__(self) -> None:
+        ports = _RANGE.fullmatch(self.cluster_host_port_range)
+        if ports is None or not 0 < int(ports[1]) < int(ports[2]) <= 65_536:  # noqa: PLR2004  one after the last port
+            raise ValueError(
+                f"clusterHostPortRange is {self.cluster_host_port_range!r}: write FIRST-END, such as 42000-62000"
+            )
         if self.gpu_core_policy not in ("", "default", "force", "disable"):
             raise ValueError(f"gpuCorePolicy is {self.gpu_core_policy!r}: write default, force or disable")
         if self.operator_endpoint and not self.operator_endpoint.startswith(("https://", "http://")):

@@ -12,6 +12,7 @@ from bus.rpc import LATER, Service
 from consumers.mutator.context import Context
 from consumers.mutator.counters import Counters
 from consumers.mutator.mutate import Mutation, NotYetError, mutate
+from consumers.mutator.ports import written_into
 from consumers.mutator.tensorfusion import needs_kube_scheduler
 from schemas.admission import Admit, Admitted, Understood
 from schemas.dialects import RequestError
@@ -76,11 +77,11 @@ class Mutator:
         return Understood(request=mutation.request, warnings=warnings)
 
     def _admit_at_once(self, request: Admit) -> object:
-        """Admit what takes no slot: all that is needed for it is here."""
+        """Admit what takes neither slot nor port: all that is needed for it is here."""
         found = self._mutate(request)
         if isinstance(found, Admitted):
             return found
-        return LATER if found.slot is not None else self._changed(found)
+        return LATER if found.slot is not None or found.port is not None else self._changed(found)
 
     async def _admit(self, request: Admit) -> Admitted:
         found = self._mutate(request)
@@ -90,7 +91,17 @@ class Mutator:
         if slot is not None and not await self._counters.take(slot.owner, slot.id, slot.limit, dry_run=request.dry_run):
             self.statistics.left += 1
             return Admitted(allowed=True, patch=found.left)
-        return self._changed(found)
+        if found.port is None:
+            return self._changed(found)
+        bounds = self._context().options.host_ports
+        port = await self._counters.take_port(found.port, bounds, dry_run=request.dry_run)
+        if not port:
+            self.statistics.refused += 1
+            text = (
+                f"gpubus: all ports of nodes from {bounds[0]} to {bounds[1] - 1} are taken: widen clusterHostPortRange"
+            )
+            return Admitted(allowed=False, message=text, code=UNAVAILABLE)
+        return self._changed(msgspec.structs.replace(found, patch=written_into(found.patch, found.port, port)))
 
     def _mutate(self, request: Admit) -> Mutation | Admitted:
         """Return what becomes of a pod of ours, or the answer for one that is not, or is refused."""

@@ -20,6 +20,7 @@ from schemas.remote import WORKLOAD_SPEC, Connection, Owner, RemoteClient
 log = logging.getLogger("gpubus.watcher")
 
 SLOT: Final = "gpubus.io/slot"
+HOST_PORT_SLOT: Final = "gpubus.io/host-port"
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _spec = msgspec.json.Decoder(dict[str, Any])
 
@@ -95,6 +96,7 @@ def _client(item: KubePod) -> RemoteClient | None:
         owner=owner,
         created_at=meta.created_at or _EPOCH,
         slot=meta.labels.get(SLOT, ""),
+        host_port=meta.labels.get(HOST_PORT_SLOT, ""),
     )
 
 

@@ -10,6 +10,7 @@ from schemas.dialects.view import POOL_KEY, TF_PREFIX, PodSpecView
 
 ENABLED: Final = "tensor-fusion.ai/enabled"
 HOST_PORT: Final = "tensor-fusion.ai/host-port"
+PORT_NAME: Final = "tensor-fusion.ai/port-name"
 COMPONENT: Final = "tensor-fusion.ai/component"
 WORKLOAD: Final = "tensor-fusion.ai/workload"
 SELECTED_WORKLOAD: Final = "tensor-fusion.ai/selected-workload"
@@ -56,7 +57,7 @@ ANNOTATIONS: Final = (
 )  # fmt: skip
 """Annotations that users write on pods."""
 
-LABELS: Final = (ENABLED, HOST_PORT, TF_PREFIX + "port-name")
+LABELS: Final = (ENABLED, HOST_PORT, PORT_NAME)
 """Labels that users write on pods."""
 
 SYSTEM: Final = frozenset(

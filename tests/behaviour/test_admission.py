@@ -16,6 +16,7 @@ from consumers.mutator.counters import Counters, SlotsUnknownError, slots_subjec
 from consumers.mutator.mutate import SLOT_LABEL, Context
 from consumers.mutator.operators import Operators
 from consumers.mutator.options import Options, read_options
+from consumers.mutator.ports import PORT_LABEL, Place, PortWish
 from consumers.mutator.service import Mutator
 from producers.gateway.app import patience_of
 from producers.gateway.service import GatewayService
@@ -371,3 +372,75 @@ async def scheduler(client, pod):
     response = (await client.post("/mutate-v1-pod", json=pod)).json()["response"]
     patch = msgspec.json.decode(msgspec.convert(response["patch"], bytes))
     return next(operation["value"] for operation in patch if operation["path"] == "/spec/schedulerName")
+
+
+# Ports of nodes
+
+
+def wish(admission):
+    return PortWish(admission=admission, taken="", place=Place(0, 0), annotated=True)
+
+
+async def test_of_many_pods_at_once_no_two_get_one_port_and_ports_come_back(bus, server):
+    bounds = (42_230, 42_250)  # over the edge of a block
+    async with contextlib.AsyncExitStack() as stack:
+        buses = [bus] + [await stack.enter_async_context(await Bus.connect(server.url, name=f"c{n}")) for n in range(2)]
+        counters = [Counters(one, f"c{number}") for number, one in enumerate(buses)]
+        for one in counters:
+            await one.start()
+        taken = await asyncio.gather(*(counters[n % 3].take_port(wish(f"a{n}"), bounds) for n in range(25)))
+        ports = [int(slot.partition(".")[0]) for slot in taken if slot]
+        assert sorted(ports) == list(range(*bounds)), "twenty ports, each once, and five pods without"
+        mine = next(slot for slot in taken if slot.endswith(".a0"))
+        assert await counters[1].take_port(wish("a0"), bounds) == mine, "the same admission, asked again"
+
+        async def say(phase):
+            pod = Pod(
+                namespace="ml", name="p", uid="uid-p", resource_version="1", phase=phase,
+                request=GpuRequest(pool="shared"), labels={PORT_LABEL: mine},
+            )  # fmt: skip
+            at = "2026-11-30T00:00:00Z"
+            event = Event(id=f"p:{phase}", source="/t", type="gpubus.pod.v1", subject="ml/p", time=at, data=pod)
+            await bus.publisher.publish(subjects.state("pod", "ml", "p"), codec.encode(event))
+
+        def holders():
+            return {slot.id: slot.pod_uid for _, record in counters[2]._records.values() for slot in record.slots}
+
+        await say("Running")
+        await eventually(lambda: holders()[mine] == "uid-p")
+        assert await counters[0].take_port(wish("late"), bounds) == ""
+        await say("Succeeded")
+        await eventually(lambda: mine not in holders())
+        dry = await counters[2].take_port(wish("dry"), bounds, dry_run=True)
+        late = await counters[2].take_port(wish("late"), bounds)
+        assert {slot.partition(".")[0] for slot in (dry, late)} == {mine.partition(".")[0]}, "a dry run takes nothing"
+        for one in counters:
+            await one.stop()
+
+
+async def test_a_pod_gets_its_port_through_the_webhook(bus, client):
+    meta = {
+        "name": "app",
+        "labels": {
+            "tensor-fusion.ai/enabled": "true",
+            "tensor-fusion.ai/host-port": "auto",
+            "tensor-fusion.ai/port-name": "http",
+        },
+        "annotations": {"tensor-fusion.ai/tflops-request": "10", "tensor-fusion.ai/vram-request": "1Gi"},
+    }
+    containers = [{"name": "main", "ports": [{"name": "http", "containerPort": 80}]}]
+    context = msgspec.structs.replace(CONTEXT, options=Options(cluster_host_port_range="50000-50001"))
+    async with running(Mutator(bus, "m", lambda: context)):
+        found = [
+            (
+                await client.post(
+                    "/webhook", json=review({"metadata": meta, "spec": {"containers": containers}}, uid=uid)
+                )
+            ).json()
+            for uid in ("r1", "r1", "r2")
+        ]
+    for answer in found[:2]:
+        patch = msgspec.json.decode(msgspec.convert(answer["response"]["patch"], bytes))
+        assert {"op": "add", "path": "/spec/containers/0/ports/0/hostPort", "value": 50_000} in patch
+    status = found[2]["response"]["status"]
+    assert (status["code"], "all ports of nodes from 50000 to 50000 are taken" in status["message"]) == (503, True)

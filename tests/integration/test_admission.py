@@ -141,6 +141,16 @@ async def test_pods_of_the_guides_are_changed_and_others_never_come_to_us(
     path = variables["NVIDIA_VISIBLE_DEVICES"]["valueFrom"]["fieldRef"]["fieldPath"]
     assert path == "metadata.annotations['gpubus.io/visible-devices']"
 
+    ports = []
+    for name in ("listens", "listens-too"):
+        target = tensorfusion(name)
+        target["metadata"]["labels"] |= {"tensor-fusion.ai/host-port": "auto", "tensor-fusion.ai/port-name": "http"}
+        target["spec"]["containers"][0]["ports"] = [{"name": "http", "containerPort": 80}]
+        made = await cluster.create(target)
+        ports.append(made["spec"]["containers"][0]["ports"][0]["hostPort"])
+        assert made["metadata"]["annotations"]["tensor-fusion.ai/port-number"] == str(ports[-1])
+    assert ports == [42_000, 42_001]
+
     made = await cluster.create(
         hami("vgpu", **{"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4000", "nvidia.com/gpucores": "30"})
     )

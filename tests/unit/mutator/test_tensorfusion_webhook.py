@@ -259,7 +259,8 @@ def test_11_the_pools_patch_is_merged_into_containers_with_gpus_only():
     assert changed["metadata"]["labels"][f"{KEY}pod-template-hash"] == "h"
 
 
-def test_10_no_port_of_a_node_is_assigned_and_that_is_said():
-    _, found = admitted(pod(labels=ON | {f"{KEY}host-port": "auto", f"{KEY}port-name": "http"}))
-    assert ["assigns no ports of nodes" in warning for warning in found.warnings] == [True]
-    assert admitted(pod())[1].warnings == ()
+def test_10_a_port_of_a_node_is_asked_for_and_held_in_test_ports():
+    target = pod(labels=ON | {f"{KEY}host-port": "auto", f"{KEY}port-name": "http"})
+    target["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "name": "http"}]
+    assert admitted(target)[1].port is not None
+    assert admitted(pod())[1].port is None
