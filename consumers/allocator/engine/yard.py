@@ -66,6 +66,7 @@ class Yard(Supply):
         value: The tables.
         rows: Standing of each row; the columns are ``worth``, ``idle``, ``first`` (the sort), ``values``, ``reach``, ``tails``.
         width: Most GPUs that a kind asks for; 0 where none asks for several.
+        scarce: Whether any kind of pod is bound to models.
     """
 
     def __init__(self, policy: Policy, table: Table) -> None:
@@ -81,12 +82,8 @@ class Yard(Supply):
         for kind in workload.kinds:
             if kind.models and kind.gpus:
                 self._bound[kind.models] = self._bound.get(kind.models, 0) + _demand(kind)
+        self.scarce = bool(self._bound)
         super().__init__(policy, table)
-
-    @property
-    def scarce(self) -> bool:
-        """Whether any kind of pod is bound to models."""
-        return bool(self._bound)
 
     def guard(self, count: int, cpu_milli: int) -> int:
         """Return the least reach of the nodes that a pod leaves alone; 0 where it leaves none."""

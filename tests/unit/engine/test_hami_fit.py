@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from consumers.allocator.engine import Policy
+from consumers.allocator.engine import Policy, decide
 from consumers.allocator.grants import allocation
 from schemas.decision import Decision
+from schemas.dialects import ContainerView, HamiConfig, PodSpecView
+from schemas.dialects.hami import parse
 from schemas.pod import GpuRequest, Schedule
 from schemas.requirements import ContainerRequest
 
@@ -132,3 +134,14 @@ def test_the_allocation_says_which_container_holds_what(cluster: Any) -> None:
     held = allocation(Schedule(namespace="ns", name="pod", uid="u", request=request), found, cluster.snapshot)
     assert (held.gpus, held.containers) == (found.gpus, found.containers)
     assert held.compute_milli == 500
+
+
+def test_a_container_that_asks_for_nothing_shifts_no_other(cluster: Any) -> None:  # BUG-01
+    cluster.node("n", [CARD | {"vram_bytes": 15_000 << 20}] * 2)
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "2500", "nvidia.com/gpucores": "25"}
+    asking = tuple(ContainerView(name=name, limits=limits) for name in ("second", "third"))
+    pod = PodSpecView(namespace="ns", name="p", init_containers=(ContainerView(name="first"),), containers=asking)
+    request = parse(pod, HamiConfig(pool="p"))
+    assert request is not None
+    found = decide(cluster.snapshot, request, Policy())
+    assert [(one.name, one.gpus[0].vram_bytes >> 20) for one in found.containers] == [("second", 2500), ("third", 2500)]

@@ -89,3 +89,12 @@ def test_indices_are_the_only_gpus_given(three_nodes: Any) -> None:
     assert [grant.index for grant in three_nodes.decide(**ask(1, 1, gpu_indices=(1,))).gpus] == [1]
     assert [grant.index for grant in three_nodes.decide(**ask(1, 1, gpu_indices=(0, 1), count=2)).gpus] == [0, 1]
     assert three_nodes.decide(**ask(1, 1, gpu_indices=(2,))).reason == "IndexMismatch"
+
+
+def test_half_a_teraflops_is_counted_as_such(cluster: Any) -> None:
+    cluster.node("n", [gpu(1, 10)])
+    half = {"tflops_milli": 500, "vram_bytes": GIB}
+    for _ in range(2):
+        assert cluster.decide(**half).gpus[0].tflops_milli == 500
+        cluster.fill("n", 0, tflops=500, vram=GIB)
+    assert cluster.decide(**half).reason == "InsufficientCompute"
