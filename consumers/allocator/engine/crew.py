@@ -149,12 +149,16 @@ class Crew:
         request: A request with containers.
         manner: How its GPUs are to be chosen; what is asked of GPUs as a whole is asked of each container's.
         stack: Whether containers rather share GPUs than take others.
+
+    Attributes:
+        narrows: As :attr:`.Together.narrows`: they may not fit together on GPUs that one of them fits on.
     """
 
-    __slots__ = ("_alike", "_inits", "_known", "_rest", "_stack", "_stated")
+    __slots__ = ("_alike", "_inits", "_known", "_rest", "_stack", "_stated", "narrows")
 
     def __init__(self, request: GpuRequest, manner: Manner | None, *, stack: bool) -> None:
         whole = manner if manner is not None and manner.as_a_whole else None
+        self.narrows = True
         self._alike = whole is None  # otherwise it matters where in the node a GPU is
         members = [
             Member(place, asks, Together(whole, asks.count) if whole is not None else None)

@@ -261,8 +261,8 @@ class Fit:
         verdicts += fits
         # Stages count down in filter order, and no GPU stands on a screened row: the larger verdict is the earlier.
         np.maximum(verdicts, self.screen.stages.take(rows), out=verdicts)
-        if need.together is not None:
-            self._narrow(need.together, rows, verdicts, fitting)
+        if need.narrowing is not None:
+            self._narrow(need.narrowing, rows, verdicts, fitting)
         return verdicts, fitting
 
     def _keep_partitions(self, rows: Rows, fitting: NDArray[np.bool_]) -> None:

@@ -88,14 +88,15 @@ class Need:
         stages: The filters after them that the request can fall to, in their order.
         crew: The containers, where they ask for GPUs of their own; all else is then about what any GPU of theirs must be.
         together: What is asked of the GPUs of the pod as a whole, if anything is.
+        narrowing: The same if it refuses any GPU, and not merely prefers some.
         portion: What a partition must hold, for a pod that takes partitions.
         amounts: The filters that compute and VRAM, or partitions, stand for.
         short: The verdict's stage when a column of ``limits`` is the first that falls short.
     """
 
     __slots__ = (
-        "alone", "amounts", "compute", "compute_column", "count", "cpu", "crew", "limits", "marks", "memory", "portion",
-        "request", "short", "sieve_stages", "sieves", "stages", "together", "vram", "vram_column", "workers",
+        "alone", "amounts", "compute", "compute_column", "count", "cpu", "crew", "limits", "marks", "memory", "narrowing",
+        "portion", "request", "short", "sieve_stages", "sieves", "stages", "together", "vram", "vram_column", "workers",
     )  # fmt: skip
 
     def __init__(self, request: GpuRequest, manner: Manner | None = None, *, stack: bool = False) -> None:
@@ -105,6 +106,7 @@ class Need:
         self.together: Together | Crew | None = self.crew
         if self.crew is None and manner is not None and manner.as_a_whole:
             self.together = Together(manner, request.count)
+        self.narrowing = self.together if self.together is not None and self.together.narrows else None
         self.count = request.count
         self.compute_column = "tflops_share" if request.compute_milli else "tflops_free"
         some = 1 if self.count else 0
@@ -198,8 +200,8 @@ class Need:
         fits, stage = len(fitting), FITS
         if fits < count:
             stage = COMPUTE if not compute else SAME_NODE if fits else self.amounts[1]
-        elif self.together is not None:
-            stage, fitting = self.together.narrow(host, fitting)
+        elif self.narrowing is not None:
+            stage, fitting = self.narrowing.narrow(host, fitting)
         return (stage << STAGE_SHIFT) | (compute << COMPUTE_SHIFT) | fits, fitting
 
     def shortage(self, host: Host) -> int:

@@ -18,14 +18,18 @@ class Together:
     Args:
         manner: What is asked.
         count: GPUs of the pod.
+
+    Attributes:
+        narrows: Whether :meth:`narrow` ever does anything.
     """
 
-    __slots__ = ("_bind", "_count", "_manner")
+    __slots__ = ("_bind", "_count", "_manner", "narrows")
 
     def __init__(self, manner: Manner, count: int) -> None:
         self._manner = manner
         self._count = count
         self._bind = manner.numa_bind and count > 1
+        self.narrows = self._bind or (manner.topology is not None and manner.topology.mode == "hard")
 
     def narrow(self, host: Host, fitting: list[int]) -> tuple[int, list[int]]:
         """Return the filter that refuses the node, or ``FITS``, and the slots that are left to choose from."""
