@@ -12,7 +12,7 @@ from bus.follower import Record
 from consumers.allocator.core import Core
 from consumers.allocator.engine import VAGUE, Workload
 from consumers.allocator.replay import Replay, completed
-from schemas.cluster import ExpectedPods, GpuDevice, GpuInventory, Node, PodKind, Pool
+from schemas.cluster import ExpectedPods, GpuDevice, GpuInventory, Node, PlacementMode, PodKind, Pool
 from schemas.event import Event
 from schemas.pod import GpuRequest, Schedule
 from schemas.registry import TYPE_NAMES, Presence
@@ -69,6 +69,18 @@ def test_what_is_learnt_counts_once_state_says_so() -> None:
     assert core.decider.policy("p").hash != before
     core.on_state(Record(subjects.state("expected", "p"), 99, b"", deleted=True))
     assert core.decider.policy("p").workload == VAGUE
+
+
+@pytest.mark.parametrize(("placement", "knows"), [("PackingValue", True), ("FragmentationGradient", False)])
+def test_wide_pods_are_learnt_of_where_nodes_are_kept_for_them_though_they_are_few(
+    placement: PlacementMode, *, knows: bool
+) -> None:
+    core, _ = started(Pool(name="p", placement=placement))
+    wide = GpuRequest(pool="p", count=8, compute_milli=1000, cpu_milli=60_000)
+    core.schedule(Schedule(namespace="ns", name="wide", uid="wide", request=wide), None)
+    ask(core, 0, 49)
+    (learnt,) = core.effects.learnt
+    assert (PodKind(cpu_milli=60_000, gpus=8, share_milli=1000, pods=1) in learnt.kinds) is knows
 
 
 def test_a_pod_counts_once_however_often_it_is_tried() -> None:
