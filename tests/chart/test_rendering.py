@@ -399,26 +399,26 @@ def test_agents_may_be_the_pools() -> None:
     assert template == whole
 
 
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        ({"controler": {}}, "controler"),
-        ({"controller": {"replica": 2}}, "additional properties 'replica' not allowed"),
-        ({"bus": {"replicas": 2}}, "/bus/replicas"),
-        ({"cluster": {"pool": {"capacityConfig": {"oversubscription": {"vramExpandToHostMem": 101}}}}}, "maximum"),
-        ({"controller": {"command": ["/manager", "-v=5"]}}, "are understood; set others under controller"),
-        ({"controller": {"command": ["-enable-alert", "-alert-manager-addr", "am:9093"]}}, "begin it with http"),
-        ({"greptime": {"isCloud": True, "host": "h"}}, "greptime.existingSecret"),
-        ({"greptime": {"image": {"tag": "latest"}}}, "/greptime/image/tag"),
-        (
-            {"scheduler": {"overcommit": {"enabled": True, "deviceMemoryScaling": 2.0}}},
-            "capacityConfig.oversubscription",
-        ),
-        ({"webhook": {"existingSecret": "s"}}, "webhook.caBundle"),
-        ({"groups": {"controller": {"roles": ["binder"]}}}, "set it under controller"),
-        ({"cluster": {"hypervisorImage": "own/agent:latest"}}, "tag other than latest"),
-    ],
-)
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"controler": {}}, "controler"),
+    ({"controller": {"replica": 2}}, "additional properties 'replica' not allowed"),
+    ({"bus": {"replicas": 2}}, "/bus/replicas"),
+    ({"cluster": {"pool": {"capacityConfig": {"oversubscription": {"vramExpandToHostMem": 101}}}}}, "maximum"),
+    ({"controller": {"command": ["/manager", "-v=5"]}}, "are understood; set others under controller"),
+    ({"controller": {"command": ["-enable-alert", "-alert-manager-addr", "am:9093"]}}, "begin it with http"),
+    ({"greptime": {"isCloud": True, "host": "h"}}, "greptime.existingSecret"),
+    ({"greptime": {"image": {"tag": "latest"}}}, "/greptime/image/tag"),
+    (
+        {"scheduler": {"overcommit": {"enabled": True, "deviceMemoryScaling": 2.0}}},
+        "capacityConfig.oversubscription",
+    ),
+    ({"webhook": {"existingSecret": "s"}}, "webhook.caBundle"),
+    ({"groups": {"controller": {"roles": ["binder"]}}}, "set it under controller"),
+    ({"cluster": {"hypervisorImage": "own/agent:latest"}}, "tag other than latest"),
+]
+
+
+@pytest.mark.parametrize(("values", "says"), REFUSED)
 def test_what_cannot_be_meant_is_refused_with_its_place(values: dict[str, Any], says: str) -> None:
     with pytest.raises(Exception, match=re.escape(says)):
         rendered(values)
