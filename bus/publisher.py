@@ -23,8 +23,8 @@ from bus.express import Express
 from bus.tasks import end
 
 WRONG_LAST_SEQUENCE: Final = (10071, 10164)
-_RETRYABLE: Final = frozenset((10008, 10023, 10039, 10077, 10097, 10118, 10167))
-"""Leaderless, out of resources, in-flight limits: the same publish may succeed in a moment."""
+_RETRYABLE: Final = frozenset((10008, 10023, 10039, 10077, 10097, 10118, 10158, 10167))
+"""Leaderless, out of resources, in-flight limits, another's copy on its way to the replicas: the same may succeed in a moment."""
 
 CONFIRM_TIMEOUT_S: Final = 2.0
 """How long one attempt waits for its acknowledgement before the publish is sent again."""

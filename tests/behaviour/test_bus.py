@@ -68,6 +68,21 @@ async def test_the_same_fact_twice_is_stored_once(bus):
     assert bus.publisher.statistics().duplicates == 1
 
 
+async def test_two_who_say_the_same_at_once_over_several_servers_are_both_told_that_it_is_stored(cluster, cluster_bus):
+    """A message that is on its way to the other servers is neither stored yet nor another's."""
+    subject = subjects.work("release", "node-a")
+    async with await Bus.connect(cluster.urls[::-1], name="other") as other:
+        acks = await asyncio.gather(
+            *(
+                one.publisher.publish(subject, b"{}", msg_id=f"pod-{number}")
+                for number in range(1000)
+                for one in (cluster_bus, other)
+            )
+        )
+    assert [ack.seq for ack in acks[::2]] == [ack.seq for ack in acks[1::2]]
+    assert len({ack.seq for ack in acks}) == 1000
+
+
 async def test_only_one_of_many_racers_wins_a_compare_and_set(bus):
     async def race(i: int):
         return await bus.publisher.publish("gpubus.ledger.node.a", b"%d" % i, msg_id=f"t{i}", expected=0)

@@ -12,11 +12,14 @@ import yaml
 
 from bus.connection import Bus
 from bus.kube.client import Client
+from bus.streams import StreamLimits, ensure_streams
 from deploy.cli.schema import render_crds, render_priority_classes
 from deploy.local.processes import RoleProcess
 from deploy.local.server import LocalServer
 from tests.integration.cluster import SYSTEM, Cluster
+from tests.integration.parts import ACCOUNTS, Parts
 from tests.integration.plane import ControlPlane, find_assets
+from tests.integration.secured import SecuredBus
 
 SHM = Path("/dev/shm")
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -122,3 +125,31 @@ async def start(server: LocalServer, bus: Bus, kubeconfig_of) -> AsyncIterator[C
     yield begin
     for process in running:
         await process.kill()
+
+
+@pytest.fixture
+async def secured(store: Path, cluster: Cluster) -> AsyncIterator[SecuredBus]:
+    """The bus as the chart has it, and the accounts of the chart in the cluster."""
+    bus = SecuredBus(store)
+    for kind in ACCOUNTS:
+        for document in (found for (name, _), found in bus.objects.items() if name == kind):
+            await cluster.apply(document)
+    await bus.start()
+    yield bus
+    await bus.stop()
+
+
+@pytest.fixture
+async def admin_bus(secured: SecuredBus) -> AsyncIterator[Bus]:
+    """A connection to it that may do everything."""
+    async with await Bus.connect(secured.urls, name="admin", security=secured.security("admin")) as bus:
+        await ensure_streams(bus, StreamLimits(replicas=3))
+        yield bus
+
+
+@pytest.fixture
+async def parts(secured: SecuredBus, kubeconfig_for) -> AsyncIterator[Parts]:
+    """Whoever starts groups of roles over it."""
+    running = Parts(secured, kubeconfig_for)
+    yield running
+    await running.stop()

@@ -32,7 +32,10 @@ class SecuredBus:
         given = dict(pairwise(arguments))
         wanted = Wanted(
             authority="ca",
-            leaves={"nats-tls": given["--bus"].split(",")},
+            leaves={
+                "nats-tls": given["--bus"].split(","),
+                "webhook-tls": [*given["--webhook"].split(","), "localhost"],  # no name of a Service leads here
+            },
             passwords={"auth": given["--passwords"].split(",")},
             callout="auth" if "--callout" in arguments else "",
         )
@@ -142,8 +145,11 @@ class SecuredBus:
             options = ["--replicas", given[given.index("--replicas") + 1]]
             if given[0] == "group":
                 options = [given[1], *options]
-            elif given[0] == "gateway":  # a proxy would stand before it here
+            elif given[0] == "gateway":
                 options += ["--listen", f"127.0.0.1:{free_port()}"]
+                if "--certificate" in given:
+                    tls = self.home / "webhook-tls"
+                    options += ["--certificate", str(tls / "tls.crt"), "--key", str(tls / "tls.key")]
             else:
                 config = self.home / "admission.yaml"
                 config.write_text(self.objects["ConfigMap", f"{RELEASE}-config"]["data"]["admission.yaml"])

@@ -2,9 +2,6 @@
 
 import asyncio
 import contextlib
-import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,123 +13,15 @@ from bus import records, subjects
 from bus.connection import Bus
 from bus.errors import ApiError, BusUnreachableError, PublishUnconfirmedError
 from bus.permissions import agent_user
-from bus.streams import DECISION, LEDGER, STATE, StreamLimits, ensure_streams
-from deploy.local.processes import RoleProcess
-from tests.integration.cluster import SYSTEM, Cluster, create_all, mixed, play_agents
+from bus.streams import DECISION, LEDGER, STATE
+from tests.integration.cluster import Cluster, create_all, mixed, play_agents
 from tests.integration.observe import agree
-from tests.integration.plane import ControlPlane
+from tests.integration.parts import PARTS, PATIENCE_S, Parts, leader, token_of
 from tests.integration.secured import RELEASE, SecuredBus
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-ACCOUNTS = ("ServiceAccount", "Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding")
-PARTS = ("controller", "scheduler", "webhook", "monitor")
-PATIENCE_S = 60.0
 TRIES = 10
-
-
-@pytest.fixture
-async def secured(store: Path, cluster: Cluster) -> AsyncIterator[SecuredBus]:
-    """The bus, and the accounts of the chart in the cluster."""
-    bus = SecuredBus(store)
-    for kind in ACCOUNTS:
-        for document in (found for (name, _), found in bus.objects.items() if name == kind):
-            await cluster.apply(document)
-    await bus.start()
-    yield bus
-    await bus.stop()
-
-
-@pytest.fixture
-async def admin_bus(secured: SecuredBus) -> AsyncIterator[Bus]:
-    async with await Bus.connect(secured.urls, name="admin", security=secured.security("admin")) as bus:
-        await ensure_streams(bus, StreamLimits(replicas=3))
-        yield bus
-
-
-async def token_of(cluster: Cluster, node: str, account: str = f"{RELEASE}-agent", audience: str = "gpubus-bus") -> str:
-    """Return what a kubelet would mount into the agent of a node."""
-    name = f"agent-on-{node}"
-    spec = {"nodeName": node, "serviceAccountName": account, "containers": [{"name": "agent", "image": "none"}]}
-    pod = await cluster.create(
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": SYSTEM}, "spec": spec}
-    )
-    bound = {"kind": "Pod", "apiVersion": "v1", "name": name, "uid": pod["metadata"]["uid"]}
-    request = {
-        "apiVersion": "authentication.k8s.io/v1",
-        "kind": "TokenRequest",
-        "spec": {"audiences": [audience], "expirationSeconds": 3600, "boundObjectRef": bound},
-    }
-    path = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/{account}/token"
-    answer = json.loads(await cluster.client.call("POST", path, body=json.dumps(request).encode()))
-    return answer["status"]["token"]
-
-
-class Parts:
-    """Groups of roles in processes of their own, each with its own account and login."""
-
-    def __init__(self, plane: ControlPlane, secured: SecuredBus, kubeconfig_for, home: Path) -> None:
-        self._secured, self._kubeconfig_for, self._home = secured, kubeconfig_for, home
-        self._plane = plane
-        self._stack = AsyncExitStack()
-
-    async def start(self, *parts: str, **more: str) -> None:
-        await asyncio.gather(*(self._start(part, more) for part in parts))
-
-    async def _start(self, part: str, more: dict[str, str]) -> None:
-        told = {
-            "GPUBUS_METRICS": f"duckdb:{self._home / f'{part}.duckdb'}",
-            "GPUBUS_ALERTMANAGER": "http://127.0.0.1:9",
-            "GPUBUS_NAMESPACE": SYSTEM,
-            **more,
-        }
-        environment = self._secured.environment(part, told)
-        environment["KUBECONFIG"] = str(await self._kubeconfig_for(f"{RELEASE}-{part}"))
-        for command, *options in self._secured.commands(part):
-            process = RoleProcess(command, self._secured.urls, *options, environment=environment)
-            self._stack.push_async_callback(process.kill)
-            await process.start()
-
-    async def agent(self, node: str, token: Path) -> RoleProcess:
-        """Start the agent of a node as the DaemonSet does."""
-        environment = self._secured.shown(agent_user(node), token)
-        options = (
-            "--node",
-            node,
-            "--gpus",
-            "simulated:2xA100-80G",
-            "--replicas",
-            "0",
-            "--kubelet",
-            "",
-            "--metrics",
-            "-1",
-        )
-        process = RoleProcess("agent", self._secured.urls, *options, environment=environment)
-        self._stack.push_async_callback(process.kill)
-        await process.start()
-        return process
-
-    async def stop(self) -> None:
-        await self._stack.aclose()
-
-
-@pytest.fixture
-async def parts(plane: ControlPlane, secured: SecuredBus, kubeconfig_for, tmp_path: Path) -> AsyncIterator[Parts]:
-    running = Parts(plane, secured, kubeconfig_for, tmp_path)
-    yield running
-    await running.stop()
-
-
-async def leader(bus: Bus, stream: str) -> str:
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            try:
-                info = json.loads(await bus.api(f"STREAM.INFO.{stream}", timeout=2.0))
-            except (nats.errors.Error, TimeoutError, ApiError):
-                continue
-            if name := info["cluster"].get("leader"):
-                return name
 
 
 async def test_all_roles_work_and_lose_nothing_when_a_leader_is_killed(
