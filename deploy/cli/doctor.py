@@ -61,8 +61,9 @@ async def _examine(
 ) -> "tuple[list[Finding], BusUnavailableError | None]":
     from bus.kube.client import Client
     from deploy.doctor.bus import examine_bus
-    from deploy.doctor.cluster import examine_cluster, lacks_ourselves
+    from deploy.doctor.cluster import examine_cluster
     from deploy.doctor.findings import Finding
+    from deploy.doctor.rights import lacks_ourselves
 
     found: list[Finding] = []
     away = None
@@ -77,7 +78,7 @@ async def _examine(
         async with await Client.connect() as client:
             found += await examine_cluster(client, namespace, release)
             if roles:
-                found += await lacks_ourselves(client, roles)
+                found += await lacks_ourselves(client, roles, namespace)
     return found, away
 
 

@@ -1,22 +1,19 @@
-"""The cluster: our kinds, admission from end to end, certificates, what accounts may do, and the checklist of production."""
+"""The cluster: our kinds, admission from end to end, certificates, and the checklist of production."""
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
-
-import yaml
 
 from bus.kube.client import Client, resource_path
 from bus.kube.errors import KubeError, KubeRefusedError
 from deploy.doctor.findings import Finding, good
+from deploy.doctor.rights import rights
 from schemas.dialects.tf_keys import ENABLED
 from schemas.kube.crd import definition
 from schemas.kube.kinds import KINDS
 
-ROLES_FILE: Final = Path(__file__).parents[1] / "rbac" / "roles.yaml"
 CRDS: Final = "apiextensions.k8s.io/v1"
 SOON_DAYS: Final = 14
 ASKED_IN: Final = "default"
@@ -33,7 +30,7 @@ async def examine_cluster(client: Client, namespace: str, release: str) -> list[
         ("cluster/webhook", _webhook(client, release)),
         ("cluster/admission", _admission(client)),
         ("cluster/certificates", _certificates(client, namespace, release)),
-        ("cluster/rights", _rights(client, namespace, release)),
+        ("cluster/rights", rights(client, namespace, release)),
         ("production", _production(client, namespace, release)),
     ):
         try:
@@ -172,97 +169,6 @@ def certificate_finding(name: str, certificate: bytes, now: datetime) -> Finding
         says = f"the certificate in {name} ends in {days:.0f} days, and should have been renewed"
         return Finding(check=check, severity="warning", says=says, fix=fix)
     return good(check, f"good for {days:.0f} days")
-
-
-def rules_of(roles: Iterable[str]) -> list[tuple[str, str, str]]:
-    """Return verb, group and resource of everything that roles do in the whole cluster, as the manifests have it."""
-    wanted = {f"gpubus-{role}" for role in roles}
-    needed = []
-    for document in yaml.safe_load_all(ROLES_FILE.read_text()):
-        if document["kind"] == "ClusterRole" and document["metadata"]["name"] in wanted:
-            needed += [
-                (verb, group, resource)
-                for rule in document["rules"]
-                for group in rule.get("apiGroups", ())
-                for resource in rule.get("resources", ())
-                for verb in rule["verbs"]
-            ]
-    return needed
-
-
-async def _rights(client: Client, namespace: str, release: str) -> list[Finding]:
-    path = resource_path("apps/v1", "deployments", namespace)
-    query = {"labelSelector": f"app.kubernetes.io/instance={release},app.kubernetes.io/name=gpubus"}
-    deployments = json.loads(await client.call("GET", path, query=query))["items"]
-    found = []
-    for deployment in deployments:
-        spec = deployment["spec"]["template"]["spec"]
-        account = f"system:serviceaccount:{namespace}:{spec['serviceAccountName']}"
-        lacks = [
-            f"{verb} {resource}"
-            for verb, group, resource in rules_of(_roles(spec))
-            if not await _may(client, account, verb, group, resource)
-        ]
-        name = deployment["metadata"]["name"]
-        check = f"cluster/rights/{name}"
-        if lacks:
-            fix = "helm upgrade with the chart of this version, or kubectl apply -f deploy/rbac"
-            found.append(
-                Finding(check=check, severity="critical", says=f"{account} may not {', '.join(lacks)}", fix=fix)
-            )
-        else:
-            found.append(good(check, f"{account} may do what its roles do"))
-    return found
-
-
-def _roles(spec: Mapping[str, Any]) -> list[str]:
-    roles = []
-    for container in spec["containers"]:
-        arguments = container.get("args") or []
-        if "group" in arguments:
-            roles += arguments[arguments.index("group") + 1].split(",")
-    return roles
-
-
-async def _may(client: Client, account: str, verb: str, group: str, resource: str) -> bool:
-    plural, _, part = resource.partition("/")
-    attributes = {"verb": verb, "group": group, "resource": plural, "subresource": part}
-    _, _, namespace, name = account.split(":")
-    groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
-    body = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SubjectAccessReview",
-        "spec": {"user": account, "groups": groups, "resourceAttributes": attributes},
-    }
-    del name
-    answer = await client.call(
-        "POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", body=json.dumps(body).encode()
-    )
-    return bool(json.loads(answer)["status"]["allowed"])
-
-
-async def lacks_ourselves(client: Client, roles: Iterable[str]) -> list[Finding]:
-    """Ask the API server whether the account that we use ourselves may do what ``roles`` do."""
-    lacks = []
-    for verb, group, resource in rules_of(roles):
-        plural, _, part = resource.partition("/")
-        attributes = {"verb": verb, "group": group, "resource": plural, "subresource": part}
-        body = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": attributes},
-        }
-        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-        if not json.loads(await client.call("POST", path, body=json.dumps(body).encode()))["status"]["allowed"]:
-            lacks.append(f"{verb} {resource}")
-    if not lacks:
-        return [good("cluster/own-rights", f"this account may do what {', '.join(roles)} do")]
-    fix = "bind the ClusterRoles of deploy/rbac/roles.yaml to this account"
-    return [
-        Finding(
-            check="cluster/own-rights", severity="critical", says=f"this account may not {', '.join(lacks)}", fix=fix
-        )
-    ]
 
 
 async def _production(client: Client, namespace: str, release: str) -> list[Finding]:

@@ -14,14 +14,13 @@ from bus.kube.errors import KubeRefusedError
 from schemas.cluster import GpuDevice, GpuInventory
 from schemas.event import Event
 from schemas.kube.kinds import KINDS
+from tests.integration.plane import SYSTEM
 
 GIB = 1024**3
 GPUS = 4
 TFLOPS_MILLI = 312_000
 VRAM = 80 * GIB
 POOL = "shared"
-SYSTEM = "tensor-fusion-sys"
-"""Where our own pods are."""
 
 
 class Cluster:

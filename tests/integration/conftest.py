@@ -25,6 +25,11 @@ SHM = Path("/dev/shm")
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Judge rights last: by then every role has done all it does."""
+    items.sort(key=lambda item: item.get_closest_marker("last") is not None)
+
+
 @pytest.fixture(scope="session")
 def plane() -> Iterator[ControlPlane]:
     """A running etcd and kube-apiserver."""

@@ -23,6 +23,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 ASSETS = Path(__file__).parents[1] / "assets"
 NAMES = ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager")
 READY_S = 90.0
+SYSTEM = "tensor-fusion-sys"
+"""Where our own pods and accounts are."""
+
+AUDIT = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata", "userGroups": [f"system:serviceaccounts:{SYSTEM}"]}, {"level": "None"}],
+}
+"""What our accounts do is written down, for the test of their rights."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -69,6 +79,11 @@ class ControlPlane:
     def ca(self) -> Path:
         return self.home / "certs" / "apiserver.crt"
 
+    @property
+    def audit(self) -> Path:
+        """Where the API server writes down what our accounts do."""
+        return self.home / "audit.log"
+
     def pids(self) -> dict[str, int]:
         """Return the processes that run, by name."""
         return {name: process.pid for name, process in self._processes.items()}
@@ -81,6 +96,7 @@ class ControlPlane:
         public = key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
         (self.home / "sa.key").write_bytes(private)
         (self.home / "sa.pub").write_bytes(public)
+        (self.home / "audit.yaml").write_text(yaml.safe_dump(AUDIT))
         (self.home / "tokens.csv").write_text(f"{self.token},admin,admin,system:masters\n")
         self.start_etcd()
         self.start_apiserver()
@@ -117,6 +133,10 @@ class ControlPlane:
             "--service-cluster-ip-range=10.0.0.0/24",
             # No controller makes default accounts or lifts the taint of a new node.
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            # As many clusters have it: who makes an object that holds up its owner's deletion must be allowed that.
+            "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
+            f"--audit-policy-file={self.home / 'audit.yaml'}",
+            f"--audit-log-path={self.audit}",
             "--allow-privileged=true",
             "--profiling=false",
             *more,

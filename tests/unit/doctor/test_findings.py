@@ -8,8 +8,9 @@ from bus import codec, subjects
 from bus.follower import Record
 from deploy.certificates.authority import make_authority
 from deploy.doctor.bus import agent_findings, drift_findings, rule_findings, stream_findings
-from deploy.doctor.cluster import certificate_finding, deployment_findings, rules_of
+from deploy.doctor.cluster import certificate_finding, deployment_findings
 from deploy.doctor.findings import Finding, worst
+from deploy.doctor.rights import Right, rights_of
 from schemas.cluster import GpuInventory, Node
 from schemas.event import Event
 from schemas.observed import Drift
@@ -108,7 +109,9 @@ def test_the_production_overlay_passes_the_checklist_and_the_default_does_not() 
 
 
 def test_what_roles_need_is_what_the_manifests_say() -> None:
-    assert ("create", "", "pods/binding") in rules_of(["binder"])
-    assert ("list", "", "nodes") in rules_of(["watcher"])
-    assert rules_of(["allocator"]) == []
+    assert Right("create", "", "pods/binding", everywhere=True) in rights_of(["binder"])
+    assert Right("list", "", "nodes", everywhere=True) in rights_of(["watcher"])
+    assert Right("create", "", "pods", everywhere=False) in rights_of(["actuator"])
+    assert Right("watch", "", "configmaps", everywhere=False) in rights_of(["alerter"])
+    assert rights_of(["allocator"]) == []
     assert worst([Finding(check="a", severity="unknown", says="b")]) == "unknown"

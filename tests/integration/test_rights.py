@@ -1,0 +1,123 @@
+"""Every right that roles have is used, every right that they need they have, and one that is missing is told.
+
+The API server writes down by which role each request of our accounts was allowed. As all tests run roles with their own
+accounts and nothing more, and none may be forbidden anything, whatever right is taken out of the manifests makes this fail.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from bus.kube.client import Client, resource_path
+from bus.kube.errors import KubeRefusedError
+from deploy.doctor.rights import lacks_ourselves
+from deploy.local.roles import CLUSTER_ROLES, COEXISTING_ROLES
+from tests.integration import audit
+from tests.integration.cluster import SYSTEM, Cluster
+from tests.integration.plane import ControlPlane
+from tests.integration.test_status import CLUSTER
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+HERE = Path(__file__).parent
+API = "tensor-fusion.ai/v1"
+ASKED_BY_ADMISSION = audit.Right("status", "update", "tensor-fusion.ai", "tensorfusionclusters/finalizers")
+"""No request of its own: see :func:`test_a_pool_holds_up_its_cluster_only_with_the_right_to`."""
+
+DELIBERATE = {f"tls-issuer may not {verb} secrets" for verb in ("get", "patch", "delete")}
+"""What a test tries to see it refused."""
+
+CHECKED = (*CLUSTER_ROLES, *COEXISTING_ROLES, "alerter", "gateway", "authenticator")
+
+
+@pytest.mark.last
+def test_every_right_is_used_and_none_is_lacking(plane: ControlPlane, request: pytest.FixtureRequest) -> None:
+    ran = {item.path for item in request.session.items}
+    chosen = request.config.option.keyword or request.config.option.markexpr
+    if chosen or not set(HERE.glob("test_*.py")) <= ran:
+        pytest.skip("rights are judged where all of tests/integration has run: `make test MARK=`")
+    used, forbidden = audit.done(plane.audit)
+    granted = audit.granted()
+    assert sorted(forbidden - DELIBERATE) == []
+    assert forbidden >= DELIBERATE
+    unused = {one for one in granted if not any(one.covers(other) for other in used)}
+    assert sorted(unused - {ASKED_BY_ADMISSION}) == []
+
+
+@pytest.mark.parametrize("role", CHECKED)
+async def test_a_right_that_is_taken_away_is_told_by_name(
+    cluster: Cluster, kubeconfig_of: Callable[[str], Awaitable[Path]], role: str
+) -> None:
+    async with await Client.connect(str(await kubeconfig_of(role))) as client:
+
+        async def told(what: str) -> None:
+            """Wait until the doctor says this: the API server takes up a changed role in a moment."""
+            said = ""
+            try:
+                async with asyncio.timeout(20):
+                    while said != what:
+                        (finding,) = await lacks_ourselves(client, [role], SYSTEM)
+                        said = finding.says
+            except TimeoutError:
+                assert said == what
+
+        well = f"this account may do what {role} do"
+        await told(well)
+        for document in audit.roles_bound(role):
+            single = [
+                {"apiGroups": [one.group], "resources": [one.resource], "verbs": [one.verb]}
+                for one in audit.rights_of(document)
+            ]
+            try:
+                for place, rule in enumerate(single):
+                    await cluster.apply(document | {"rules": single[:place] + single[place + 1 :]})
+                    await told(f"this account may not {rule['verbs'][0]} {rule['resources'][0]}")
+            finally:
+                await cluster.apply(document)
+            await told(well)
+
+
+async def test_a_pool_holds_up_its_cluster_only_with_the_right_to(
+    cluster: Cluster, kubeconfig_of: Callable[[str], Awaitable[Path]]
+) -> None:
+    """Asked by the API server within another request, so it is in no audit log."""
+    uid = (await cluster.apply(CLUSTER))["metadata"]["uid"]
+    spec = CLUSTER["spec"]["gpuPools"][0]["specTemplate"]
+    reference = {
+        "apiVersion": API,
+        "kind": "TensorFusionCluster",
+        "name": "demo",
+        "uid": uid,
+        "blockOwnerDeletion": True,
+    }
+    pool = {
+        "apiVersion": API,
+        "kind": "GPUPool",
+        "metadata": {"name": "p", "ownerReferences": [reference]},
+        "spec": spec,
+    }
+    (role,) = audit.roles_bound("status")
+    less = [rule for rule in role["rules"] if "tensorfusionclusters/finalizers" not in rule["resources"]]
+    assert len(less) == len(role["rules"]) - 1
+    async with await Client.connect(str(await kubeconfig_of("status"))) as client:
+
+        async def refusal() -> str:
+            try:
+                body = json.dumps(pool).encode()
+                await client.call("POST", resource_path(API, "gpupools"), query={"dryRun": "All"}, body=body)
+            except KubeRefusedError as error:
+                return error.message
+            return ""
+
+        assert not await refusal()
+        await cluster.apply(role | {"rules": less})
+        try:
+            async with asyncio.timeout(20):
+                while not (said := await refusal()):
+                    pass
+            assert "cannot set blockOwnerDeletion" in said
+        finally:
+            await cluster.apply(role)
