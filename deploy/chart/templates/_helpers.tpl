@@ -272,6 +272,11 @@ imagePullSecrets:
 {{- if not .Values.bus.tls.enabled }}none{{ else if .Values.bus.tls.existingSecret }}existing{{ else if or .Values.bus.tls.certManager .Values.webhook.certManager.enabled }}certManager{{ else }}issuer{{ end -}}
 {{- end -}}
 
+{{/* Whether NATS has to be told of a renewal: our own issuer restarts it instead, server by server. */}}
+{{- define "gpubus.busReloads" -}}
+{{- has (include "gpubus.busSigner" .) (list "certManager" "existing") -}}
+{{- end -}}
+
 {{/* Spread over nodes unless an affinity is stated: (dict "root" $ "part" … "affinity" …). */}}
 {{- define "gpubus.affinity" -}}
 {{- if .affinity }}
