@@ -14,6 +14,7 @@ import pytest
 
 from bus.kube.client import MERGE, resource_path
 from bus.kube.errors import KubeRefusedError
+from deploy.cli.main import main
 from tests.chart import helm
 from tests.chart.render import CHART, GUIDES
 from tests.integration.cluster import SYSTEM, Cluster
@@ -80,8 +81,14 @@ def user(plane: ControlPlane, tmp_path: Path) -> User:
 
 
 @pytest.mark.parametrize(("guide", "release"), [("000", SYSTEM), ("004", "hami")])
-async def test_a_guide_is_followed_to_its_end(
-    cluster: Cluster, user: User, kubeconfig_for: Callable[..., Any], guide: str, release: str
+async def test_a_guide_is_followed_to_its_end(  # noqa: PLR0917  fixtures
+    cluster: Cluster,
+    plane: ControlPlane,
+    user: User,
+    kubeconfig_for: Callable[..., Any],
+    capsys: pytest.CaptureFixture[str],
+    guide: str,
+    release: str,
 ) -> None:
     values = ["-f", str(CHART / "values-production.yaml")]
     for file in GUIDES:
@@ -89,7 +96,9 @@ async def test_a_guide_is_followed_to_its_end(
             values += ["-f", str(file)]
     if guide == "004":  # no cert-manager is here
         values += ["--set", "webhook.certManager.enabled=false", "--set", "monitor.serviceMonitor.enabled=false"]
-    install = ("upgrade", "--install", release, str(CHART), "--namespace", SYSTEM, "--create-namespace", *values)
+    # Kinds and PriorityClasses are there, as where TensorFusion was installed before.
+    where = ("--namespace", SYSTEM, "--create-namespace", "--skip-crds", "--set", "priorityClasses.enabled=false")
+    install = ("upgrade", "--install", release, str(CHART), *where, *values)
     async with jobs_done(cluster, kubeconfig_for, release) as said:
         try:
             shown = await user.helm(*install)
@@ -97,6 +106,7 @@ async def test_a_guide_is_followed_to_its_end(
             assert any("is made" in line for line in said)
             assert any("believes the authority" in line for line in said)
             await looks_right(user, release)
+            await asyncio.to_thread(is_found_well, plane, release, capsys)
             await user.helm(*install, "--set", "scheduler.replicas=2")
             assert await replicas(user, release) == "2"
             await user.helm("rollback", release, "1", "--namespace", SYSTEM)
@@ -108,6 +118,20 @@ async def test_a_guide_is_followed_to_its_end(
             for part in KEPT:
                 with contextlib.suppress(KubeRefusedError):
                     await cluster.delete("Secret", f"{release}-{part}", SYSTEM)
+
+
+def is_found_well(plane: ControlPlane, release: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """``gpubus doctor``, of all that needs no kubelet: nothing runs, so the bus is away and nobody is ready."""
+    options = ("--namespace", SYSTEM, "--release", release, "--kubeconfig", str(plane.kubeconfig))
+    assert main(["doctor", "--nats", "tls://127.0.0.1:9", "--json", *options]) == 3
+    found: dict[str, set[str]] = {}
+    for one in json.loads(capsys.readouterr().out)["findings"]:
+        found.setdefault(one["check"], set()).add(one["severity"])
+    well = {check for check, severities in found.items() if severities == {"ok"}}
+    accounts = {f"cluster/rights/{release}-{part}" for part in ("controller", "scheduler", "webhook", "monitor")}
+    certificates = {f"cluster/certificates/{release}-{part}" for part in ("ca", "webhook-tls", "nats-tls")}
+    assert {"cluster/crds", "cluster/webhook"} | accounts | certificates <= well
+    assert found["cluster/admission"] == found["bus"] == {"critical"}
 
 
 async def replicas(user: User, release: str) -> str:

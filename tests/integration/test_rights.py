@@ -5,6 +5,7 @@ accounts and nothing more, and none may be forbidden anything, whatever right is
 """
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from bus.kube.client import Client, resource_path
 from bus.kube.errors import KubeRefusedError
 from deploy.doctor.rights import lacks_ourselves
 from deploy.local.roles import CLUSTER_ROLES, COEXISTING_ROLES
+from tests.chart.render import rendered
 from tests.integration import audit
 from tests.integration.cluster import SYSTEM, Cluster
 from tests.integration.plane import ControlPlane
@@ -121,3 +123,31 @@ async def test_a_pool_holds_up_its_cluster_only_with_the_right_to(
             assert "cannot set blockOwnerDeletion" in said
         finally:
             await cluster.apply(role)
+
+
+async def test_the_scaler_may_read_the_keys_that_values_name_and_no_other_secret(
+    cluster: Cluster, kubeconfig_for: Callable[[str], Awaitable[Path]]
+) -> None:
+    objects, _ = rendered({"scaling": {"apiKeySecrets": [{"namespace": "default", "name": "key"}]}}, "keys", SYSTEM)
+    mine = [objects["ServiceAccount", "keys-monitor"]]
+    mine += [one for (kind, name), one in objects.items() if name == "keys-scaler-key"]
+    assert [one["kind"] for one in mine] == ["ServiceAccount", "Role", "RoleBinding"]
+    for document in mine:
+        await cluster.apply(document)
+    for name in ("key", "other"):
+        meta = {"name": name, "namespace": "default"}
+        await cluster.apply({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": {"apiKey": "abc"}})
+    try:
+        async with await Client.connect(str(await kubeconfig_for("keys-monitor"))) as client, asyncio.timeout(20):
+            while True:  # the API server takes up a binding in a moment
+                with contextlib.suppress(KubeRefusedError):
+                    assert await client.call("GET", resource_path("v1", "secrets", "default", "key"))
+                    break
+            for path in (resource_path("v1", "secrets", "default", "other"), resource_path("v1", "secrets", "default")):
+                with pytest.raises(KubeRefusedError, match="403"):
+                    await client.call("GET", path)
+    finally:
+        for name in ("key", "other"):
+            await cluster.delete("Secret", name, "default")
+        for one in mine:
+            await cluster.delete(one["kind"], one["metadata"]["name"], one["metadata"]["namespace"], one["apiVersion"])
