@@ -33,6 +33,14 @@ def gateway(
         Path | None,
         typer.Option("--client-ca", metavar="FILE", help="PEM of who signs certificates of kube-schedulers."),
     ] = None,
+    client_name: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--client-name",
+            metavar="HOST",
+            help="Name that the certificate of a kube-scheduler must have; may be given more than once.",
+        ),
+    ] = None,
     rest: Annotated[
         str | None,
         typer.Option(
@@ -63,7 +71,7 @@ def gateway(
     Without a certificate it speaks plain HTTP, for a proxy in front that has one; the API server takes HTTPS only.
 
     A kube-scheduler with gpubus as its extender must show a certificate that --client-ca knows, unless --listen is a loopback
-    address.
+    address; with --client-name one of that name, where the authority signs for others too.
 
     With --rest it also answers questions under /api/, which inspectors know the answers to; /api/v1/openapi.json says which.
     Without --rest-auth nobody is asked who they are, and only a loopback address will do: reach it by kubectl port-forward.
@@ -80,6 +88,9 @@ def gateway(
     check_replicas(replicas)
     host, port = _address(listen, "--listen", "0.0.0.0:9443")
     pair = _certificate(certificate, key, client_ca)
+    clients = frozenset(client_name or ())
+    if clients and client_ca is None:
+        raise InputError("--client-name is for certificates that --client-ca knows: give that too")
     access = _access(rest_auth, rest)
     at = _rest(rest, asked=access is not None, encrypted=pair is not None) if rest is not None else None
 
@@ -93,7 +104,9 @@ def gateway(
             try:
                 asked = await access(open_) if access is not None else None
                 callers = await _callers(open_) if connections else None
-                service = GatewayService(bus, pair, host=host, port=port, rest=at, access=asked, callers=callers)
+                service = GatewayService(
+                    bus, pair, clients=clients, host=host, port=port, rest=at, access=asked, callers=callers
+                )
             except ListenError as error:
                 raise InputError(str(error)) from None
             with exposed("gateway", service.statistics):

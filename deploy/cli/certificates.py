@@ -31,6 +31,12 @@ def issue_certificates(
             "--bus", metavar="HOSTS", help="Names of the NATS servers, with commas; empty for no certificate."
         ),
     ] = "",
+    kube_scheduler: Annotated[
+        str,
+        typer.Option(
+            "--kube-scheduler", metavar="HOSTS", help="Names that the kube-scheduler shows gateways, with commas."
+        ),
+    ] = "",
     passwords: Annotated[
         str, typer.Option("--passwords", metavar="USERS", help="Who needs a password for the bus, with commas.")
     ] = "",
@@ -42,7 +48,7 @@ def issue_certificates(
     """Make the certificates and passwords that are missing, and renew those that have a third of their life left.
 
     It changes nothing else, and may run as often as one likes: the chart runs it before and after each installation and once a
-    day. Secrets: RELEASE-ca, RELEASE-webhook-tls, RELEASE-nats-tls and RELEASE-nats-auth.
+    day. Secrets: RELEASE-ca, RELEASE-webhook-tls, RELEASE-nats-tls, RELEASE-kube-scheduler-tls and RELEASE-nats-auth.
 
     \b
     Example: gpubus issue-certificates --namespace gpubus-system --release gpubus --webhook gpubus-webhook.gpubus-system.svc
@@ -52,14 +58,19 @@ def issue_certificates(
         ("--release", [release], _NAME),
         ("--webhook", _words(webhook), _HOST),
         ("--bus", _words(bus), _HOST),
+        ("--kube-scheduler", _words(kube_scheduler), _HOST),
         ("--passwords", _words(passwords), _USER),
     ):
         for word in text:
             if not pattern.fullmatch(word):
                 raise InputError(f"{option} has {word!r}: write names with commas")
-    if not (webhook or bus or passwords or callout):
-        raise InputError("nothing is wanted: give one of --webhook, --bus, --passwords and --callout")
-    leaves = {f"{release}-webhook-tls": _words(webhook), f"{release}-nats-tls": _words(bus)}
+    if not (webhook or bus or kube_scheduler or passwords or callout):
+        raise InputError("nothing is wanted: give one of --webhook, --bus, --kube-scheduler, --passwords and --callout")
+    leaves = {
+        f"{release}-webhook-tls": _words(webhook),
+        f"{release}-nats-tls": _words(bus),
+        f"{release}-kube-scheduler-tls": _words(kube_scheduler),
+    }
     users = _words(passwords)
     if kubeconfig is not None:
         os.environ["KUBECONFIG"] = str(kubeconfig)

@@ -137,7 +137,7 @@ async def _admission(client: Client) -> list[Finding]:
 
 async def _certificates(client: Client, namespace: str, release: str) -> list[Finding]:
     found = []
-    for part in ("ca", "webhook-tls", "nats-tls"):
+    for part in ("ca", "webhook-tls", "nats-tls", "kube-scheduler-tls"):
         name = f"{release}-{part}"
         there = await _get(client, resource_path("v1", "secrets", namespace, name))
         if there is not None and "tls.crt" in (there.get("data") or {}):

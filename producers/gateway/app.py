@@ -35,11 +35,12 @@ REVIEWS: Final = ("/mutate-v1-pod", "/webhook")
 """Paths that take admission reviews, TensorFusion's and HAMi's."""
 
 KNOWN: Final = "certificate"
-"""Key in a request's state: whether its connection has shown a certificate, which has then been verified."""
+"""Key in a request's state: the names in the certificate that its connection has shown, which has then been verified; or None."""
 
 UNKNOWN: Final = (
     b"gpubus: the extender's verbs are for a kube-scheduler with a client certificate: start the gateway with --client-ca, and "
-    b"give kube-scheduler one in its extender's tlsConfig (gpubus schema scheduler --client-certificate)"
+    b"give kube-scheduler one in its extender's tlsConfig (gpubus schema scheduler --client-certificate), of the name that "
+    b"--client-name has where that is given"
 )
 
 DEFAULT_TIMEOUT_S: Final = 10.0
@@ -85,6 +86,7 @@ class Gateway:
         extender: What answers kube-scheduler's extender verbs.
         open_to_all: Whether whoever asks for those verbs need not say who they are, for nobody else can reach us.
         connections: What answers clients of remote workers; None where none are.
+        clients: Names of which one must be in the certificate of whoever asks for them; empty for any that was verified.
         concurrency: Reviews in flight; further ones are turned away at once, so that those inside keep their deadline.
     """
 
@@ -95,11 +97,12 @@ class Gateway:
         *,
         open_to_all: bool = False,
         connections: Connections | None = None,
+        clients: frozenset[str] = frozenset(),
         concurrency: int = 256,
     ) -> None:
         self._mutators = mutators
         self._extender = extender
-        self._open = open_to_all
+        self._open, self._clients = open_to_all, clients
         self._room = concurrency
         self.statistics = GatewayStatistics()
         self._routes = Starlette(
@@ -121,10 +124,13 @@ class Gateway:
 
     async def _verb(self, scope: Scope, receive: Receive) -> Said:
         """Whoever may ask for verbs may have pods bound: that is for the kube-scheduler whose certificate we know."""
-        if not self._open and not scope.get("state", {}).get(KNOWN):
+        if not self._open and not self._knows(scope.get("state", {}).get(KNOWN)):
             self.statistics.unknown += 1
             return Said(401, UNKNOWN)
         return await self._extender.answer(scope, receive)
+
+    def _knows(self, names: frozenset[str] | None) -> bool:
+        return names is not None and (not self._clients or bool(names & self._clients))
 
     async def _alive(self, _: Request) -> Response:
         return PlainTextResponse("ok")

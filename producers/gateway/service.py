@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -86,11 +86,18 @@ class BusInspectors:
 
 
 class _Protocol(HttpToolsProtocol):
-    """Notes with every request whether its connection has shown a certificate; TLS has verified it by then."""
+    """Notes with every request which certificate its connection has shown; TLS has verified it by then."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.app_state = {**self.app_state, KNOWN: bool(transport.get_extra_info("peercert"))}
+        self.app_state = {**self.app_state, KNOWN: _names(transport.get_extra_info("peercert"))}
+
+
+def _names(certificate: Mapping[str, Any] | None) -> frozenset[str] | None:
+    """Return the names of hosts in a certificate as the ssl module tells it; None for no certificate."""
+    if not certificate:
+        return None
+    return frozenset(name for kind, name in certificate.get("subjectAltName", ()) if kind == "DNS")
 
 
 class _Server(uvicorn.Server):
@@ -134,6 +141,7 @@ class GatewayService:
     Args:
         bus: The connection.
         certificate: What HTTPS is served with; without it plain HTTP is, for a proxy or a test in front.
+        clients: Names of which one must be in the certificate that a kube-scheduler shows; empty for any of a known authority.
         host: Address to listen on; at a loopback address nobody who asks for the extender's verbs has to show a certificate.
         port: Port to listen on; 0 takes a free one, see :attr:`port`.
         rest: Host and port to answer the REST interface at; port 0 takes a free one, see :attr:`rest_port`. At a loopback address
@@ -150,6 +158,7 @@ class GatewayService:
         bus: Bus,
         certificate: Certificate | None,
         *,
+        clients: frozenset[str] = frozenset(),
         host: str = "0.0.0.0",  # noqa: S104
         port: int = 9443,
         rest: tuple[str, int] | None = None,
@@ -160,7 +169,11 @@ class GatewayService:
         self._extender = Extender(self._allocators)
         self._connections = Connections(bus, callers) if callers is not None else None
         self._gateway = Gateway(
-            BusMutators(bus), self._extender, open_to_all=inside(host), connections=self._connections
+            BusMutators(bus),
+            self._extender,
+            open_to_all=inside(host),
+            clients=clients,
+            connections=self._connections,
         )
         self._rest = Rest(BusInspectors(bus), access)
         self._certificate = certificate

@@ -460,3 +460,22 @@ def test_the_kinds_of_nodes_that_can_be_had_reach_the_scaler(tmp_path: Path) -> 
     assert [one.key for one in read_offers(file)] == ["g///OnDemand"]
     without, _ = rendered({})
     assert "GPUBUS_OFFERS" not in str(without["Deployment", "tensor-fusion-sys-monitor"])
+
+
+@pytest.mark.parametrize("signer", ["issuer", "certManager"])
+def test_a_kube_scheduler_shows_a_certificate_of_its_own_and_gateways_want_that_name(signer: str) -> None:
+    values = {"kubeScheduler": {"enabled": True}, "webhook": {"certManager": {"enabled": signer == "certManager"}}}
+    objects, _ = rendered(values)
+    gateway = objects["Deployment", "tensor-fusion-sys-webhook"]["spec"]["template"]["spec"]["containers"][0]["args"]
+    wanted = gateway[gateway.index("--client-name") + 1]
+    scheduler = objects["Deployment", "tensor-fusion-sys-kube-scheduler"]["spec"]["template"]["spec"]
+    (secret,) = {volume["secret"]["secretName"] for volume in scheduler["volumes"] if "secret" in volume}
+    assert secret == "tensor-fusion-sys-kube-scheduler-tls"
+    if signer == "issuer":
+        issuer = objects["Job", "tensor-fusion-sys-issuer"]["spec"]["template"]["spec"]["containers"][0]["args"]
+        assert issuer[issuer.index("--kube-scheduler") + 1] == wanted
+        rules = objects["Role", "tensor-fusion-sys-issuer"]["rules"]
+        assert any(secret in rule.get("resourceNames", ()) for rule in rules)
+    else:
+        certificate = objects["Certificate", "tensor-fusion-sys-kube-scheduler"]["spec"]
+        assert (certificate["secretName"], certificate["dnsNames"]) == (secret, [wanted])

@@ -54,11 +54,12 @@ async def extender(
     authority, clients = trustme.CA(), trustme.CA()
     write_pair(tmp_path / "tls", authority.issue_cert("127.0.0.1"))
     write_pair(tmp_path / "client", clients.issue_cert("kube-scheduler"))
+    write_pair(tmp_path / "other", clients.issue_cert("nats"))
     write_pair(tmp_path / "stranger", trustme.CA().issue_cert("kube-scheduler"))
     clients.cert_pem.write_to_path(tmp_path / "clients.pem")
     port = free_port()
     certificate = ["--certificate", str(tmp_path / "tls.crt"), "--key", str(tmp_path / "tls.key")]
-    certificate += ["--client-ca", str(tmp_path / "clients.pem")]
+    certificate += ["--client-ca", str(tmp_path / "clients.pem"), "--client-name", "kube-scheduler"]
     gateway = RoleProcess("gateway", [server.url], "--listen", f"0.0.0.0:{port}", *certificate)
     roles = ("allocator", "allocator", "binder", "watcher")
     _, *allocators, binder, _ = await asyncio.gather(gateway.start(), *map(start, roles))
@@ -177,6 +178,7 @@ async def test_nobody_without_our_certificate_is_answered(extender: Extender, tm
     assert await status("") == 401
     with pytest.raises(aiohttp.ClientError):
         await status("stranger")
+    assert await status("other") == 401  # of the same authority, and of another name
     assert await status("client") == 200
 
 

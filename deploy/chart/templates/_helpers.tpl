@@ -272,6 +272,16 @@ imagePullSecrets:
 {{- if not .Values.bus.tls.enabled }}none{{ else if .Values.bus.tls.existingSecret }}existing{{ else if or .Values.bus.tls.certManager .Values.webhook.certManager.enabled }}certManager{{ else }}issuer{{ end -}}
 {{- end -}}
 
+{{/* The name in kube-scheduler's certificate. */}}
+{{- define "gpubus.schedulerClient" -}}
+{{- printf "%s-kube-scheduler.%s.svc" (include "gpubus.fullname" .) .Release.Namespace -}}
+{{- end -}}
+
+{{/* Whether kube-scheduler has a certificate of its own: where the webhook's Secret is somebody else's it shows that one. */}}
+{{- define "gpubus.schedulerHasOwn" -}}
+{{- ne "existing" (include "gpubus.webhookSigner" .) -}}
+{{- end -}}
+
 {{/* Whether NATS has to be told of a renewal: our own issuer restarts it instead, server by server. */}}
 {{- define "gpubus.busReloads" -}}
 {{- has (include "gpubus.busSigner" .) (list "certManager" "existing") -}}
