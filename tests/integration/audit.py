@@ -13,6 +13,7 @@ from tests.integration.plane import SYSTEM
 
 RBAC = CHART.parent / "rbac"
 GRANT = re.compile(r'of (?:Cluster)?Role "([^"]+)" to ServiceAccount')
+CREATED, FORBIDDEN = 201, 403
 RELEASES = ("gpubus", "secured", "tls")
 """What the names of our roles begin with: of the manifests, and of the charts that tests render."""
 
@@ -71,18 +72,26 @@ def role_of(name: str) -> str:
 
 
 def done(log: Path) -> tuple[set[Right], set[str]]:
-    """Return what was done by virtue of our roles, and what our accounts were forbidden, as sentences."""
+    """Return what was done by virtue of our roles, and what our accounts were forbidden, as sentences.
+
+    Who applies an object that is not there needs the right to create it too. The API server asks for that within the request: it
+    was there if the object was made (201), and lacking if the request was refused.
+    """
     used: set[Right] = set()
     forbidden: set[str] = set()
     for event in _events(log):
         reference, annotations = event.get("objectRef", {}), event.get("annotations", {})
         part = reference.get("subresource")
         resource = f"{reference.get('resource')}/{part}" if part else reference.get("resource", "")
-        account = event["user"]["username"].rpartition(":")[2]
-        if annotations.get("authorization.k8s.io/decision") == "forbid":
-            forbidden.add(f"{account} may not {event['verb']} {resource}")
+        account, verb = event["user"]["username"].rpartition(":")[2], event["verb"]
+        code = event.get("responseStatus", {}).get("code", 0)
+        if annotations.get("authorization.k8s.io/decision") == "forbid" or (verb, code) == ("patch", FORBIDDEN):
+            forbidden.add(f"{account} may not {verb} {resource}")
+        elif "dryRun=" in event["requestURI"]:
+            continue  # a test of rights, and no use of them
         elif grant := GRANT.search(annotations.get("authorization.k8s.io/reason", "")):
-            used.add(Right(role_of(grant[1]), event["verb"], reference.get("apiGroup", ""), resource))
+            right = Right(role_of(grant[1]), verb, reference.get("apiGroup", ""), resource)
+            used |= {right, right._replace(verb="create")} if (verb, code) == ("patch", CREATED) else {right}
     return used, forbidden
 
 

@@ -95,6 +95,11 @@ async def test_custom_resources_show_what_the_log_says(plane: ControlPlane, clus
     async with asyncio.timeout(10):
         while len(await cluster.list("GPUNode", api=API)) > 2:  # noqa: ASYNC110  the API server is asked
             await asyncio.sleep(0.1)
+    (defined,) = CLUSTER["spec"]["gpuPools"]
+    await cluster.apply(CLUSTER | {"spec": {"gpuPools": [defined | {"name": "other"}]}})
+    async with asyncio.timeout(20):
+        while [one["metadata"]["name"] for one in await cluster.list("GPUPool", api=API)] != ["demo-other"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
 
 
 async def test_a_quota_shows_what_is_used_and_that_it_is_nearly_full(cluster: Cluster, bus: Bus, start) -> None:
