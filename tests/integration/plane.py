@@ -133,8 +133,6 @@ class ControlPlane:
             "--service-cluster-ip-range=10.0.0.0/24",
             # No controller makes default accounts or lifts the taint of a new node.
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
-            # As many clusters have it: who makes an object that holds up its owner's deletion must be allowed that.
-            "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
             f"--audit-policy-file={self.home / 'audit.yaml'}",
             f"--audit-log-path={self.audit}",
             "--allow-privileged=true",
