@@ -117,7 +117,7 @@ ROLES: Final[dict[str, Grants]] = {
         publish=("gpubus.notice.>",),
         subscribe=("gpubus.rpc.rollout.replace", "gpubus.rpc.rollout.wanted"),
     ),
-    "workload": Grants(),
+    "workload": Grants(publish=("gpubus.ledger.seats.>",)),
     "status": Grants(publish=("gpubus.state.status.*",)),
     "reconciler": Grants(publish=("gpubus.drift.*", "gpubus.timer.reconcile.*", _SCHEDULE, _RELEASE)),
     "recorder": Grants(publish=("gpubus.state.recorder.*", "gpubus.timer.record.*")),

@@ -18,7 +18,7 @@ from schemas.pod import Pod, Release, Schedule, Waiting
 from schemas.preemption import DisruptionBudget, Evict
 from schemas.quota import Quota
 from schemas.record import RecorderCounters
-from schemas.remote import Connection, RemoteClient
+from schemas.remote import Connection, RemoteClient, Seats
 from schemas.rollout import ComponentSpec, Member, Rollout
 from schemas.scaling import WorkloadUse
 from schemas.shadow import ShadowReport
@@ -64,6 +64,7 @@ EVENT_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     "gpubus.ledger.quota.v1": QuotaRecord,
     "gpubus.ledger.workload.v1": WorkloadSlots,
     "gpubus.ledger.gang.v1": GangRecord,
+    "gpubus.ledger.seats.v1": Seats,
     "gpubus.decision.v1": Decision,
     "gpubus.journal.v1": Turn,
     "gpubus.shadow.v1": ShadowReport,

@@ -81,3 +81,15 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     client_uid: str
     worker: str = ""
     url: str = ""
+
+
+class Seats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who uses which worker of a workload: ``gpubus.ledger.seats.<namespace>.<workload>``, replaced by compare-and-set.
+
+    Attributes:
+        seats: UID of the worker by that of the client.
+    """
+
+    namespace: str
+    workload: str
+    seats: dict[str, str] = {}

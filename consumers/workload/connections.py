@@ -6,7 +6,7 @@ writes the resource version that the worker's pod happened to have, we what foll
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -38,58 +38,78 @@ def client_name(connection: TensorFusionConnection) -> str:
     return next((owner.name for owner in connection.metadata.owner_references if owner.kind == "Pod"), "")
 
 
-def seat(
+def seated(
+    before: Mapping[str, str],
     connections: Collection[TensorFusionConnection],
     workers: Iterable[Worker],
     *,
-    replicas: int | None,
+    replicas: int,
     now: datetime,
-    problem: str = "",
-) -> dict[str, TensorFusionConnectionStatus]:
-    """Return how each connection is to be, by its name.
+) -> dict[str, str]:
+    """Return which worker each client of a workload uses, both by UID, of those that share its workers.
 
     A client is not moved from a worker that is not ready for a moment, nor when others come that fewer use: it would lose what
     it holds there. So that not all start on the worker that is ready first, no worker gets more than its share of the clients
     before these have waited for :data:`PATIENCE`.
 
     Args:
-        connections: Of one workload.
+        before: What it was.
+        connections: Of the workload; clients without one are gone.
         workers: Its workers.
-        replicas: Workers that are wanted; None where each client has one of its own, which has its connection's name and says
-            whose it is.
+        replicas: Workers that are wanted.
         now: The time.
-        problem: Why workers could not be made; empty if nothing is in the way.
     """
-    running = {worker.name: worker for worker in workers if not worker.ending and not worker.ended}
-    load: Counter[str] = Counter()
-    found: dict[str, TensorFusionConnectionStatus] = {}
-    waiting: list[TensorFusionConnection] = []
-    share = -(-len(connections) // max(replicas or 1, 1))
+    running = {worker.uid: worker for worker in workers if not worker.ending and not worker.ended}
+    share = -(-len(connections) // max(replicas, 1))
+    found, waiting = {}, []
     for one in sorted(connections, key=lambda one: one.metadata.name):
-        worker = running.get(one.status.worker_name)
-        if worker is not None and one.status.connection_url and one.status.connection_url == url_of(worker):
-            load[worker.name] += 1
-            found[one.metadata.name] = _bound(worker)
+        uid = client_uid(one)
+        if before.get(uid) in running:
+            found[uid] = before[uid]
         else:
             waiting.append(one)
+    load = Counter(found.values())
     ready = [worker for worker in running.values() if worker.ready and worker.address]
     for one in waiting:
-        name, created = one.metadata.name, one.metadata.created_at
-        if replicas is None:
-            # A client that has come back under its name finds its predecessor's worker there: that goes.
-            own = name, client_uid(one)
-            choice = [worker for worker in ready if (worker.name, worker.client) == own]
-        else:
-            late = created is not None and now - created >= PATIENCE
-            choice = [worker for worker in ready if late or load[worker.name] < share]
-        worker = min(choice, key=lambda worker: (load[worker.name], worker.name), default=None)
-        if worker is None:
-            found[name] = TensorFusionConnectionStatus(phase="Failed" if problem else "Pending")
-        else:
-            load[worker.name] += 1
-            found[name] = _bound(worker)
+        created = one.metadata.created_at
+        late = created is not None and now - created >= PATIENCE
+        choice = [worker for worker in ready if late or load[worker.uid] < share]
+        worker = min(choice, key=lambda worker: (load[worker.uid], worker.name), default=None)
+        if worker is not None:
+            load[worker.uid] += 1
+            found[client_uid(one)] = worker.uid
     return found
 
 
-def _bound(worker: Worker) -> TensorFusionConnectionStatus:
+def own_workers(connections: Iterable[TensorFusionConnection], workers: Iterable[Worker]) -> dict[str, str]:
+    """Return which worker each client uses, both by UID, where each has one of its own.
+
+    That has its connection's name and says whose it is: who has come back under its name finds its predecessor's there.
+    """
+    own = {(worker.name, worker.client): worker for worker in workers if not worker.ending and not worker.ended}
+    found = {}
+    for one in connections:
+        uid = client_uid(one)
+        worker = own.get((one.metadata.name, uid))
+        known = worker is not None and one.status.connection_url == url_of(worker)
+        if worker is not None and worker.address and (worker.ready or known):
+            found[uid] = worker.uid
+    return found
+
+
+def status_of(
+    connection: TensorFusionConnection, seats: Mapping[str, str], workers: Iterable[Worker], problem: str
+) -> TensorFusionConnectionStatus:
+    """Return how a connection is to be.
+
+    Args:
+        connection: The connection.
+        seats: Which worker each client uses, both by UID.
+        workers: All workers of the workload.
+        problem: Why workers could not be made; empty if nothing is in the way.
+    """
+    uid = seats.get(client_uid(connection), "")
+    worker = next((worker for worker in workers if worker.uid == uid and worker.address), None)
+    if worker is None:
+        return TensorFusionConnectionStatus(phase="Failed" if problem else "Pending")
     return TensorFusionConnectionStatus(phase="Running", connection_url=url_of(worker), worker_name=worker.name)

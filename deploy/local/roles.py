@@ -139,9 +139,8 @@ async def workload(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Even
     from bus.kube.client import Client
     from consumers.workload.service import WorkloadKeeper
 
-    del name  # replicas do the same
     async with await Client.connect() as client:
-        role = WorkloadKeeper(bus, client)
+        role = WorkloadKeeper(bus, client, name)
         with exposed("workload", role.statistics):
             await role.run(stop, ready=ready)
 

@@ -272,7 +272,7 @@ async def test_clients_of_one_controller_share_its_workers_and_move_when_one_is_
     assert sorted(workers) == ["web-tf-worker-0", "web-tf-worker-1"]
     answers = {name: (await plane.ask(await plane.token(name), f"{name}-tf-vgpu")).text for name in names}
     used = Counter(next(worker for worker in workers if f"+{worker}-" in url) for url in answers.values())
-    assert used.total() == len(names)
+    assert sorted(used.values()) == [1, 2], "no worker has more than its share, though two processes seat clients"
     workload = await plane.until(
         "TensorFusionWorkload", "web", lambda one: one.get("status", {}).get("readyWorkers") == 2
     )

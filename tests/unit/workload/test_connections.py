@@ -8,9 +8,8 @@ import hypothesis.strategies as st
 import msgspec
 from hypothesis import given
 
-from consumers.workload import connections as rules
 from consumers.workload.called import connection_document, workload_document
-from consumers.workload.connections import PATIENCE, client_uid, url_of
+from consumers.workload.connections import PATIENCE, client_uid, own_workers, seated, status_of, url_of
 from consumers.workload.plan import SETTLE, Plan, Worker, plan_dedicated
 from schemas.kube.resources import TensorFusionConnection
 from schemas.kube.workloads import TensorFusionConnectionStatus
@@ -52,7 +51,9 @@ def seat(
 ) -> dict[str, TensorFusionConnectionStatus]:
     meta = [msgspec.structs.replace(one.metadata, creation_timestamp=(NOW - age).isoformat()) for one in connections]
     made = [msgspec.structs.replace(one, metadata=own) for one, own in zip(connections, meta, strict=True)]
-    return rules.seat(made, workers, replicas=None if dedicated else replicas, now=NOW, problem=problem)
+    before = {client_uid(one): f"uid-{one.status.worker_name}" for one in made if one.status.worker_name}
+    seats = own_workers(made, workers) if dedicated else seated(before, made, workers, replicas=replicas, now=NOW)
+    return {one.metadata.name: status_of(one, seats, workers, problem) for one in made}
 
 
 def used(found: dict[str, TensorFusionConnectionStatus]) -> Counter[str]:
