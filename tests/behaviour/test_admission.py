@@ -28,6 +28,7 @@ from schemas.kube.resources import CustomResource
 from schemas.ledger import QuotaRecord
 from schemas.pod import GpuRequest, Pod
 from schemas.quota import Budget, Quota, Usage
+from schemas.remote import Owner, RemoteClient
 from tests.conftest import eventually
 
 OWNER = {"kind": "ReplicaSet", "name": "web-7f", "uid": "o1", "controller": True}
@@ -372,6 +373,24 @@ async def scheduler(client, pod):
     response = (await client.post("/mutate-v1-pod", json=pod)).json()["response"]
     patch = msgspec.json.decode(msgspec.convert(response["patch"], bytes))
     return next(operation["value"] for operation in patch if operation["path"] == "/spec/schedulerName")
+
+
+async def test_a_pod_with_gpus_of_other_nodes_counts_among_its_controller_s_as_long_as_it_is_a_client(bus):
+    owner, subject = "ml/ReplicaSet/web/o1", subjects.state("client", "ml", "p")
+    counters = Counters(bus, "a")
+    await counters.start()
+    assert await counters.take(owner, "s1", 1)
+    made_by = Owner(api_version="apps/v1", kind="ReplicaSet", name="web", uid="o1")
+    at = "2026-11-30T00:00:00Z"
+    said = RemoteClient(
+        namespace="ml", name="p", uid="uid-p", workload="web", spec={}, owner=made_by, created_at=at, slot="s1"
+    )
+    event = Event(id="c", source="/t", type="gpubus.client.v1", subject="ml/p", time=at, data=said)
+    await bus.publisher.publish(subject, codec.encode(event))
+    await eventually(lambda: [slot.pod_uid for slot in counters._records[owner][1].slots] == ["uid-p"])
+    await bus.publisher.publish(subject, b"")  # it has ended
+    await eventually(lambda: not counters._records[owner][1].slots)
+    await counters.stop()
 
 
 # Ports of nodes
