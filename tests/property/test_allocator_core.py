@@ -366,6 +366,15 @@ class World:
                 self.evicted.add(victim.uid)
                 self.delete(victim.uid, "evicted")
 
+    def resize(self, which: int, member: Member, share: int) -> None:
+        """Ask a member to have one of the pods that it knows to stand somewhere hold another share of its GPUs."""
+        place_of = member.core.mind.places.first
+        standing = [(pod, place) for pod in self.pods.values() if (place := place_of(pod.uid)) is not None]
+        if standing:
+            pod, place = standing[which % len(standing)]
+            request = msgspec.structs.replace(pod.request, compute_milli=share, vram_milli=0, vram_bytes=share)
+            member.core.resize(msgspec.structs.replace(pod, request=request, node=place.node), None)
+
     def cordon(self, name: str) -> None:
         self.cordoned ^= {name}
         self._publish_state("node", name, self.node(name, cordoned=name in self.cordoned))
@@ -454,6 +463,8 @@ class World:
             if change.op == "remove":
                 holders.pop(node, None)
                 continue
+            if node in holders:
+                continue  # it holds something else there, and is as old as before
             if not holders:
                 self.came_first.add(f"{change.pod_uid}:{seq}")
             holders[node] = seq
@@ -512,6 +523,8 @@ class World:
             return
         self.decisions[msg_id] = decision
         uid = decision.pod_uid
+        if decision.way == "resize":
+            return  # it changes nothing about where the pod stands
         self.verdicts[uid].append(decision)
         if decision.outcome == "allocated":
             assert msg_id in self.came_first, f"{msg_id} names {decision.node}, where the pod did not stand first"
@@ -709,6 +722,13 @@ class Allocators(RuleBasedStateMachine):
     def delete_a_pod(self, which: int) -> None:
         alive = sorted(self.world.pods.keys() - self.world.gone)
         self.world.delete(alive[which % len(alive)])
+
+    @precondition(lambda self: any(len(member.core.mind.places) for member in self.world.members))
+    @rule(which=st.integers(0, 30), to=picks, share=st.sampled_from([100, 300, 500, 900]), act=st.booleans())
+    def resize_a_pod(self, which: int, to: int, share: int, *, act: bool) -> None:
+        self.world.resize(which, self.member(to), share)
+        if act:
+            self.world.pump(self.member(to))
 
     @rule(which=picks)
     def let_a_member_act(self, which: int) -> None:
