@@ -1,6 +1,7 @@
 """A place for a pod that both the nodes and the quota of its namespace have room for."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -13,6 +14,14 @@ from consumers.allocator.quotas import Quotas
 from schemas.decision import Decision
 from schemas.ledger import HOLD, Allocation
 from schemas.pod import WHOLE, GpuRequest, Schedule, Waiting
+
+Expected = Callable[[str, Collection[str]], Iterable[Allocation]]
+"""Returns what is kept for pods of a namespace, but for some by UID."""
+
+
+def nothing(_namespace: str, _but: Collection[str]) -> Iterable[Allocation]:
+    """Return that nothing is kept for anybody."""
+    return ()
 
 
 class Kept(NamedTuple):
@@ -91,11 +100,20 @@ def smaller(snapshot: Snapshot, quotas: Quotas, namespace: str, request: GpuRequ
 class Trial:
     """Places pods for the sake of asking; on leaving the context everything is as it was."""
 
-    def __init__(self, snapshot: Snapshot, quotas: Quotas, gangs: Gangs, policy_of: Callable[[str], Policy]) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        quotas: Quotas,
+        gangs: Gangs,
+        policy_of: Callable[[str], Policy],
+        *,
+        expected: Expected = nothing,
+    ) -> None:
         self._snapshot = snapshot
         self._quotas = quotas
         self._gangs = gangs
         self._policy_of = policy_of
+        self._expected = expected
         self._taken: list[tuple[str, Allocation]] = []
         self._lifted: list[Kept] = []
 
@@ -131,7 +149,8 @@ class Trial:
     def place(self, pod: Waiting) -> bool:
         """Take a place for the pod if there is one, and say whether."""
         kept = lift(self._snapshot, pod.uid)
-        decision, held = choose(self._snapshot, self._quotas, pod, self._policy_of(pod.request.pool))
+        with self._expecting(pod):
+            decision, held = choose(self._snapshot, self._quotas, pod, self._policy_of(pod.request.pool))
         if held is None:
             if kept is not None:
                 self._snapshot.add(*kept)
@@ -145,7 +164,13 @@ class Trial:
 
     def allows(self, pod: Waiting) -> bool:
         """Return whether the quota of the pod's namespace allows what it states."""
-        return self._quotas.refuse(pod.namespace, pod.request) is None
+        with self._expecting(pod):
+            return self._quotas.refuse(pod.namespace, pod.request) is None
+
+    def _expecting(self, pod: Waiting) -> AbstractContextManager[None]:
+        """Count as promised what is kept for others, but for those that have taken a place here."""
+        taken = {held.pod_uid for _, held in self._taken}
+        return self._quotas.expecting(pod.namespace, self._expected(pod.namespace, {pod.uid, *taken}))
 
     def keeps_room(self, pod: Waiting) -> bool:
         """Whether room is kept for the pod somewhere, which makes it unlike others that ask for the same."""

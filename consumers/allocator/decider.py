@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from consumers.allocator.choice import Trial, choose, lift
+from consumers.allocator.choice import Expected, Trial, choose, lift, nothing
 from consumers.allocator.cluster import Cluster
 from consumers.allocator.engine import Policy, Workload, decide
 from consumers.allocator.journal import Journal
@@ -23,12 +23,14 @@ class Decider:
         name: The allocator.
         cluster: What it holds in memory.
         clock_us: Elapsed microseconds, for the duration noted in decisions and for nothing else.
+        expected: Returns what is kept for pods of a namespace, but for some by UID: their quota counts it as promised.
     """
 
-    def __init__(self, name: str, cluster: Cluster, clock_us: Callable[[], int]) -> None:
+    def __init__(self, name: str, cluster: Cluster, clock_us: Callable[[], int], expected: Expected = nothing) -> None:
         self.name = name
         self._cluster = cluster
         self._clock_us = clock_us
+        self._expected = expected
         self.journal = Journal(name)
         self._ordinal = 0
         self._attempts: dict[str, tuple[Attempt, ...]] = {}
@@ -45,10 +47,11 @@ class Decider:
         started = self._clock_us()
         policy = self.policy(command.request.pool)
         basis = self._basis()
-        self.journal.placing(command, self._cluster.quotas.counted(command.namespace))
-        snapshot = self._cluster.snapshot
+        snapshot, quotas = self._cluster.snapshot, self._cluster.quotas
         kept = lift(snapshot, command.uid)
-        found, held = choose(snapshot, self._cluster.quotas, command, policy)
+        with quotas.expecting(command.namespace, self._expected(command.namespace, {command.uid})):
+            self.journal.placing(command, quotas.counted(command.namespace))
+            found, held = choose(snapshot, quotas, command, policy)
         if kept is not None and (held is None or found.node != kept.node):
             snapshot.add(*kept)
         return self._sign(found, command, basis, self._clock_us() - started), held
@@ -91,7 +94,8 @@ class Decider:
 
     def trial(self) -> Trial:
         """Return a way to ask what would fit, under the policies that this allocator decides by."""
-        return Trial(self._cluster.snapshot, self._cluster.quotas, self._cluster.gangs, self.policy)
+        snapshot, quotas, gangs = self._cluster.snapshot, self._cluster.quotas, self._cluster.gangs
+        return Trial(snapshot, quotas, gangs, self.policy, expected=self._expected)
 
     def release(self, command: Release, message: str, node: str = "", gpus: tuple[GpuGrant, ...] = ()) -> Decision:
         """State that a pod gives back what it holds, if it holds something."""

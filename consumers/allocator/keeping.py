@@ -1,7 +1,5 @@
 """Room that is kept for pods while others leave: when it is given up, and what is told once it is in the ledger."""
 
-from collections.abc import Iterable
-
 from consumers.allocator.book import Keep, Removal
 from consumers.allocator.effects import Announcement, Recovery, encode
 from consumers.allocator.mind import Mind
@@ -9,7 +7,7 @@ from consumers.allocator.room import overdue_eviction, still_leaving
 from consumers.allocator.rooms import KEPT_S, UNCLAIMED_S
 from schemas import reasons
 from schemas.decision import Decision
-from schemas.ledger import HOLD, Allocation, Hold
+from schemas.ledger import HOLD, Hold
 from schemas.pod import Release, Schedule
 from schemas.preemption import Evict
 
@@ -19,17 +17,6 @@ class Keeping:
 
     def __init__(self, mind: Mind) -> None:
         self._mind = mind
-
-    def promised(self, namespace: str) -> Iterable[Allocation]:
-        """Return what is kept, or about to be, for pods of a namespace that do not stand yet."""
-        mind = self._mind
-        holds = [keep.hold for keep in mind.keeping.values()] + [known.hold for known in mind.rooms]
-        kept = {hold.key: hold.allocation for hold in holds if hold.allocation.namespace == namespace}
-        return [
-            held
-            for held in kept.values()
-            if held.pod_uid not in mind.pending and mind.places.first(held.pod_uid) is None
-        ]
 
     def still_waits(self, command: Schedule, refused: Decision) -> Decision:
         """Tell a pod that room is kept for whom it waits, and see to it that they have been told to go."""
@@ -84,10 +71,8 @@ class Keeping:
 
     def _over_quota(self, item: Keep, seq: int) -> bool:
         """Whether the quota of its namespace has no room for it beside what has been kept for longer."""
-        kept = [
-            held for held in self.promised(item.namespace) if 0 < held.since < seq and held.pod_uid != item.command.uid
-        ]
-        quotas = self._mind.quotas
+        quotas, expected = self._mind.quotas, self._mind.expected(item.namespace, {item.command.uid})
+        kept = [held for held in expected if 0 < held.since < seq]
         with quotas.expecting(item.namespace, kept):
             refused = quotas.refuse(item.namespace, item.command.request, item.hold.allocation.usage())
         return refused is not None

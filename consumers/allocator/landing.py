@@ -132,6 +132,7 @@ class Landing:
         for key in kept.keys() - book.holds.keys():
             mind.cluster.grow_by_ledger(book.node, seq)
             mind.cluster.recheck(key.removeprefix(HOLD))
+            mind.quotas.free(kept[key].allocation.namespace)
         items = self._losing.overtaken(book)
         gone, come = before.keys() - book.held.keys(), book.held.keys() - before.keys()
         self._count(book, before, seq)

@@ -33,13 +33,17 @@ class Weigher:
         pool: The pod's pool.
         command: The pod.
         holds: All room that is kept for pods, or about to be.
+        offered: Pods for which a place is kept free that they do not have yet.
     """
 
-    def __init__(self, cluster: Cluster, pool: Pool, command: Schedule, holds: Iterable[Hold]) -> None:
+    def __init__(
+        self, cluster: Cluster, pool: Pool, command: Schedule, holds: Iterable[Hold], offered: Iterable[str] = ()
+    ) -> None:
         self._cluster = cluster
         self._pool = pool
         self._command = command
         self._holds = {hold.key: hold for hold in holds}
+        self._offered = frozenset(offered)
         self._leaving = frozenset(victim.uid for hold in self._holds.values() for victim in hold.victims)
 
     def weigh(self) -> Limits | None:
@@ -72,15 +76,14 @@ class Weigher:
                     yield uid
 
     def _fenced(self) -> tuple[str, ...]:
-        """Return the room of other namespaces that may not be taken.
+        """Return what may not be taken, as if a budget covered it that allows nothing.
 
-        Where pods go only for those of their own namespace, so does the room that they have left: what is kept for others
-        counts as covered by a budget that allows nothing.
+        That is what is offered to pods, which do not stand and cannot go; and the room of other namespaces, where pods go only
+        for those of their own namespace: so does the room that they have left.
         """
-        if self._pool.preemption != "namespace":
-            return ()
-        others = (key for key, hold in self._holds.items() if hold.allocation.namespace != self._command.namespace)
-        return tuple(sorted(key for key in others if self._goes(key)))
+        kept = self._holds.items() if self._pool.preemption == "namespace" else ()
+        others = {key for key, hold in kept if hold.allocation.namespace != self._command.namespace}
+        return tuple(sorted(key for key in others | self._offered if self._goes(key)))
 
     def _gangs(self) -> Iterable[StandingGang]:
         gangs, left = self._cluster.gangs, MOST_MEMBERS

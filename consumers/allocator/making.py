@@ -69,12 +69,12 @@ class Making:
         mind, cluster = self._mind, self._mind.cluster
         pool = cluster.snapshot.pools().get(command.request.pool)
         holds = [known.hold for known in mind.rooms] + [keep.hold for keep in mind.keeping.values()]
-        limits = Weigher(cluster, pool, command, holds).weigh() if pool is not None else None
+        limits = Weigher(cluster, pool, command, holds, mind.offers.uids()).weigh() if pool is not None else None
         if limits is None:
             return None
         pod = command.namespace, command.name, command.uid, command.request, command.created_s
         self._learn_ages()
-        with mind.quotas.expecting(command.namespace, self._keeping.promised(command.namespace)):
+        with mind.quotas.expecting(command.namespace, mind.expected(command.namespace)):
             return mind.decider.make_room(Preempt(*pod, cluster.time_s, cluster.time_s + KEPT_S, *limits))
 
     def _learn_ages(self) -> None:

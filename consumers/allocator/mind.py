@@ -7,7 +7,7 @@ The parts of the core work on this. :mod:`~consumers.allocator.keeping` sees to 
 :mod:`~consumers.allocator.landing` hears what became of it all. Each may use those named before it, never those after.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import msgspec
 
@@ -21,6 +21,7 @@ from consumers.allocator.rooms import Rooms
 from consumers.allocator.sealing import Sealer
 from consumers.allocator.shelf import Shelf
 from schemas.decision import Decision
+from schemas.ledger import Allocation
 from schemas.pod import Schedule
 
 
@@ -45,7 +46,7 @@ class Mind:
         self.quotas = self.cluster.quotas
         self.effects = Effects()
         self.counters = Counters()
-        self.decider = Decider(name, self.cluster, clock_us)
+        self.decider = Decider(name, self.cluster, clock_us, self.expected)
         self.journal = self.decider.journal
         self.shelf = Shelf(name)
         self.sealer = Sealer(self.shelf, self.quotas, self.cluster.gangs)
@@ -100,6 +101,16 @@ class Mind:
 
     # What is on its way
 
+    def expected(self, namespace: str, but: Collection[str] = ()) -> Iterator[Allocation]:
+        """Yield what is kept, or about to be, for pods of a namespace that do not stand yet, but for some pods by UID."""
+        kept: dict[str, Allocation] = {}
+        for hold in (*(keep.hold for keep in self.keeping.values()), *(known.hold for known in self.rooms)):
+            if hold.allocation.namespace == namespace:
+                kept[hold.allocation.pod_uid] = hold.allocation
+        for uid, allocation in kept.items():
+            if uid not in but and uid not in self.pending and self.places.first(uid) is None:
+                yield allocation
+
     def put(self, addition: Addition) -> None:
         """Have a pod committed that is booked in the snapshot."""
         self.pending[addition.uid] = addition
@@ -129,6 +140,7 @@ class Mind:
             self.quotas.withdraw(item.decision.node, item.allocation)
         elif isinstance(item, Keep):
             self.keeping.pop(item.command.uid, None)
+            self.quotas.free(item.namespace)
         elif self.removing.get(item.uid) is item:
             del self.removing[item.uid]
 

@@ -6,7 +6,7 @@ reservation is the ledger record, and whoever loses the race for that is told so
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -153,6 +153,10 @@ class Offers:
         """The node is about to be seen as the ledger has it: nothing is kept free there any more."""
         for uid in [uid for uid, kept in self._kept.items() if kept.decision.node == node]:
             self._cluster.quotas.withdraw(node, self._kept.pop(uid).allocation)
+
+    def uids(self) -> Collection[str]:
+        """Return the pods for which something is kept free."""
+        return self._kept.keys()
 
     def nodes(self) -> set[str]:
         """Return where something is kept free."""

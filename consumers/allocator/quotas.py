@@ -203,6 +203,11 @@ class Quotas:
         finally:
             known.promised = before
 
+    def free(self, namespace: str) -> None:
+        """Room is kept no more for a pod of the namespace: others may have its share of the quota."""
+        if namespace in self._namespaces:
+            self.freed[namespace] = None
+
     def withdraw(self, node: str, allocation: Allocation, *, quietly: bool = False) -> None:
         """What we promised is settled, or will not be; quietly if it was never meant."""
         known = self._namespaces.get(allocation.namespace)

@@ -89,6 +89,7 @@ class Releasing:
         mind.cluster.grow_by_ledger(node, seq)
         if item.uid.startswith(HOLD):
             mind.cluster.recheck(item.uid.removeprefix(HOLD))
+            mind.quotas.free(item.namespace)
             return
         mind.places.remove(item.uid, node, seq)
         if item.silent:

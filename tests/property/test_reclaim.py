@@ -5,14 +5,16 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from consumers.allocator.engine import Policy, Snapshot, decide, preemption
 from consumers.allocator.engine import victims as search
+from consumers.allocator.engine.need import Need
 from consumers.allocator.engine.preemption import Standing, Terms, select
 from consumers.allocator.engine.ranks import Rank
 from consumers.allocator.engine.reclaim import Reclaim
+from consumers.allocator.engine.screen import Screen
 from schemas.cluster import GpuDevice, GpuInventory, Node, Pool
 from schemas.decision import GpuGrant
 from schemas.ledger import HOLD, Allocation
@@ -137,13 +139,15 @@ class Cluster:
         return Terms("a", 1000, budgets, rng.choice([None, gangs]))
 
 
-def every(reclaim: Reclaim, *_) -> Iterator[tuple[Rank, int]]:
-    for row in range(len(reclaim._hosts)):
+def every(_reclaim: Reclaim, _request: GpuRequest, _need: Need, screen: Screen) -> Iterator[tuple[Rank, int]]:
+    """Yield all nodes that no filter refuses whatever is free on them."""
+    for row in (screen.stages == 0).nonzero()[0].tolist():
         yield Rank(-search.NOT_YET, 0), row
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 1 << 32))
+@example(seed=4046517)
 def test_no_node_is_left_out_that_a_look_at_all_of_them_finds(seed: int) -> None:
     rng = random.Random(seed)
     cluster = Cluster(rng)
@@ -181,3 +185,9 @@ def test_a_large_pool_is_looked_at_in_parts() -> None:
     cluster.fill("m07")
     assert not reclaim.advance(0)
     assert reclaim.advance(1)
+
+
+@pytest.mark.parametrize("kinds", [0, 2])
+def test_more_ranks_than_are_told_apart_leave_nobody_out(kinds: int, monkeypatch) -> None:
+    monkeypatch.setattr("consumers.allocator.engine.reclaim.MOST_KINDS", kinds)
+    test_no_node_is_left_out_that_a_look_at_all_of_them_finds()

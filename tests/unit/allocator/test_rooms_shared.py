@@ -52,7 +52,7 @@ def test_room_that_is_kept_counts_against_the_quota_so_that_nobody_goes_for_a_po
     said = outcomes(plane.said())
     assert [uid for uid, (outcome, _) in said.items() if outcome == "evicted"] == ["low3"]
     assert {uid for uid in held(plane, "small") if uid.startswith(HOLD)} == {"hold/high0"}
-    assert plane.ask("high3", msgspec.structs.replace(SMALL_HIGH, cpu_milli=1)).reason == reasons.COMPUTE
+    assert plane.ask("high3", msgspec.structs.replace(SMALL_HIGH, cpu_milli=1)).reason == reasons.QUOTA
     free = plane.core.quotas.counted("ns")
     assert free is not None
     assert free[1].gpus == 0  # nothing is promised but for that decision
@@ -61,7 +61,7 @@ def test_room_that_is_kept_counts_against_the_quota_so_that_nobody_goes_for_a_po
 def test_room_is_kept_for_as_many_pods_as_the_quota_allows() -> None:
     plane = full(Quota(namespace="ns", name="q", total=Budget(gpus=2)))
     found = [plane.ask(f"high{number}", SMALL_HIGH).reason for number in range(3)]
-    assert found == [reasons.AWAITING_EVICTION, reasons.AWAITING_EVICTION, reasons.COMPUTE]
+    assert found == [reasons.AWAITING_EVICTION, reasons.AWAITING_EVICTION, reasons.QUOTA]
 
 
 def test_what_a_quota_counts_with_kept_room_is_written_down_with_the_decision() -> None:
@@ -91,7 +91,7 @@ def test_of_two_allocators_that_make_room_at_once_the_later_one_gives_it_up_befo
     assert outcomes(said) == {"high": WAITS}
     assert [one.evict for one in said] == [None]
     assert "hold/high" not in held(plane, "small")
-    assert plane.ask("high", SMALL_HIGH).reason == reasons.COMPUTE
+    assert plane.ask("high", SMALL_HIGH).reason == reasons.QUOTA
 
 
 def test_kept_room_is_given_up_when_the_quota_refuses_its_pod() -> None:
