@@ -3,7 +3,7 @@
 A component is updated member by member: a hypervisor is one node's agent, a worker one workload's pods, a client one pod.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -29,6 +29,8 @@ Phase = Literal[
 """Where a rollout stands. ``outdated`` records a change that nothing carries out; ``window`` and ``interval`` wait for their
 time; ``canary`` and ``batch`` have members under way; the last three and ``synced`` are at rest.
 """
+
+UNDER_WAY: Final[frozenset[Phase]] = frozenset({"canary", "batch"})
 
 Step = Literal[
     "recorded", "started", "superseded", "batch", "replaced", "asked", "waited", "continued", "passed", "paused", "resumed",

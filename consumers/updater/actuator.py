@@ -199,9 +199,9 @@ class Actuator:
 
     async def _show(self, key: Key, record: Rollout) -> None:
         """Write progress into the pool's status; each component under a name of its own, so that none undoes another."""
-        seen = self._view.seen(key)
-        refused = seen.spec.policy.refused if seen.spec is not None else ""
-        body = msgspec.json.encode(pool_status(record, *count(record, seen.members), refused=refused))
+        spec, members, stuck = self._view.spec(key), self._view.members(key), self._view.stuck(key)
+        refused = spec.policy.refused if spec is not None else ""
+        body = msgspec.json.encode(pool_status(record, *count(record, members), refused=refused, stuck=stuck))
         if self._shown.get(key) == body:
             return
         path = resource_path(API_VERSION, "gpupools", name=record.pool, subresource="status")

@@ -20,11 +20,11 @@ from consumers.updater.down import blamed, dropped
 from consumers.updater.health import find_looping, find_trouble, is_proven, judge_batch, judge_parts
 from consumers.updater.look import Look
 from consumers.updater.plan import FULL, plan_batch
-from consumers.updater.progress import ACTIVE, UNDER_WAY, begun, busy, fresh, phase_of, resumed, stop_clock, trimmed
+from consumers.updater.progress import ACTIVE, begun, busy, fresh, phase_of, resumed, stop_clock, trimmed
 from consumers.updater.seen import Seen, without_pool
 from consumers.updater.successors import given_up
 from consumers.updater.verdict import Verdict, some
-from schemas.rollout import ComponentSpec, Reason, Rollout, Step, Template
+from schemas.rollout import UNDER_WAY, ComponentSpec, Reason, Rollout, Step, Template
 from schemas.windows import is_open, next_opening
 
 

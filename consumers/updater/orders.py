@@ -7,7 +7,7 @@ import msgspec
 
 from consumers.updater.down import carried
 from consumers.updater.progress import ACTIVE, fresh, stop_clock
-from schemas.rollout import Rollout, Step
+from schemas.rollout import ComponentSpec, Rollout, Step, UpdatePolicy
 
 
 class OrderRefusedError(ValueError):
@@ -56,6 +56,52 @@ def resume(record: Rollout, now: datetime, by: str) -> Rollout:
         case _:
             hint = "; change the pool's template, or roll back" if record.phase == "aborted" else ""
             raise OrderRefusedError(f"{_name(record)} is {record.phase}: there is nothing to resume{hint}")
+
+
+def check_policy(record: Rollout, policy: UpdatePolicy) -> None:
+    """Check that there is a policy to go on by. The way back needs none.
+
+    Raises:
+        OrderRefusedError: What the pool states cannot be followed.
+    """
+    if policy.refused and not record.back:
+        raise OrderRefusedError(
+            f"{_name(record)} cannot go on, as its update policy cannot be followed: {policy.refused}; mend the pool first"
+        )
+
+
+def begin_anew(last: Rollout | None, spec: ComponentSpec | None, now: datetime, by: str) -> Rollout:
+    """Return the record to go on with where the newest cannot be read: nothing is updated before somebody resumes it.
+
+    Args:
+        last: The last revision that can be read, if any. What halted or was aborted stays so.
+        spec: What the pool wants, if that is known.
+        now: The time.
+        by: Who ordered it.
+
+    Raises:
+        OrderRefusedError: Nothing at all is known of it.
+    """
+    text = f"begun anew by {by}"
+    if last is None:
+        if spec is None:
+            raise OrderRefusedError(
+                "neither an earlier record nor what the pool wants is known: run a watcher, then try again"
+            )
+        return Rollout(
+            pool=spec.pool, component=spec.component, target=spec.template, changed_at=now, since=now, step="recorded",
+            phase="outdated", reason="FirstSeen", by=by,
+            message=f"{text}: nothing is known of what was before; `gpubus rollout resume` begins the update",
+        )  # fmt: skip
+    if last.phase in ("halted", "aborted"):
+        message = "; ".join(filter(None, (text, last.message)))
+        return msgspec.structs.replace(
+            last, step="recorded", changed_at=now, txn="", by=by, message=message, busy_since=None
+        )
+    message = f"{text} from a record of {last.changed_at.isoformat(timespec='seconds')}; look at what runs, then resume"
+    # All had the target then, so it is what to go back to from any other.
+    previous = last.target if last.phase in ("synced", "rolled-back") else last.previous
+    return _ordered(last, "paused", now, by, phase="paused", message=message, busy_since=None, previous=previous)
 
 
 def abort(record: Rollout, now: datetime, by: str) -> Rollout:

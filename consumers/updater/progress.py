@@ -10,13 +10,12 @@ from consumers.updater.down import Down, carried, dropped, find_down, first_owne
 from consumers.updater.plan import batch_size, most_down
 from consumers.updater.successors import owner_of, up_of
 from consumers.updater.verdict import IsCurrent, some
-from schemas.rollout import BatchMember, Member, Phase, Reason, Replace, Replaced, Rollout, UpdatePolicy
+from schemas.rollout import UNDER_WAY, BatchMember, Member, Phase, Reason, Replace, Replaced, Rollout, UpdatePolicy
 from schemas.rollout_template import member_hashes
 
 RETRY: Final = timedelta(seconds=5)
 """When members that could not be replaced are tried again."""
 
-UNDER_WAY: Final[frozenset[Phase]] = frozenset({"canary", "batch"})
 ACTIVE: Final[frozenset[Phase]] = UNDER_WAY | {"planned", "window", "interval"}
 """Phases in which a rollout goes on by itself."""
 

@@ -38,6 +38,9 @@ log = logging.getLogger("gpubus.updater")
 GATHER_S: Final = 0.05
 """How long changes are gathered before they are looked at: members of a batch come up together."""
 
+YIELD_S: Final = 0.02
+"""Pause between two groups of a batch, in which an order finds the record as it has read it."""
+
 TIMER: Final = "rollout"
 SWEEP_NAME: Final = "sweep"
 SWEEP: Final = timedelta(seconds=10)
@@ -187,6 +190,10 @@ class Updater:
                         timed = record.txn
                     if batch := to_replace(record, AT_ONCE, asked):
                         # Between two such groups it is looked whether an order or a trouble speaks against going on.
+                        if asked:
+                            await asyncio.sleep(YIELD_S)
+                            if self.view.record(key)[1] != seq:
+                                continue
                         asked.update(one.name for one in batch)
                         changed = await self._hands.replace(record, batch, seen, policy)
                         if changed is None:

@@ -14,7 +14,7 @@ _REASONS: Final = {
 }  # fmt: skip
 
 
-def pool_status(record: Rollout, updated: int, total: int, *, refused: str = "") -> dict[str, Any]:
+def pool_status(record: Rollout, updated: int, total: int, *, refused: str = "", stuck: str = "") -> dict[str, Any]:
     """Return what one component's rollout adds to its ``GPUPool``, for a server-side apply of the status.
 
     Args:
@@ -22,6 +22,7 @@ def pool_status(record: Rollout, updated: int, total: int, *, refused: str = "")
         updated: Members that run the template now.
         total: All members.
         refused: Why the pool's update policy cannot be followed; said whatever the rollout does, for it will update nothing more.
+        stuck: What cannot be read, so that nothing goes on whatever the rollout says.
 
     Source: ``componentStatus`` of the contract; progress is the share of members that run the template, in percent.
     """
@@ -30,6 +31,7 @@ def pool_status(record: Rollout, updated: int, total: int, *, refused: str = "")
     message = (
         record.message if not policy or policy in record.message else "; ".join(filter(None, (record.message, policy)))
     )
+    message = "; ".join(filter(None, (stuck, message)))
     progress = FULL * updated // total if total else FULL
     return {
         "apiVersion": API_VERSION,
@@ -44,8 +46,8 @@ def pool_status(record: Rollout, updated: int, total: int, *, refused: str = "")
             "conditions": [
                 {
                     "type": _CONDITIONS[name],
-                    "status": "True" if record.phase == "synced" else "False",
-                    "reason": _reason(record, refused=bool(refused)),
+                    "status": "Unknown" if stuck else "True" if record.phase == "synced" else "False",
+                    "reason": "Unreadable" if stuck else _reason(record, refused=bool(refused)),
                     "message": message,
                     "lastTransitionTime": record.changed_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
                 }

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from consumers.updater.verdict import Verdict, some
-from schemas.rollout import Member, Rollout, UpdatePolicy
+from schemas.rollout import UNDER_WAY, Member, Rollout, UpdatePolicy
 
 UNKNOWN: Final = -1
 """What an owner wants that cannot say."""
@@ -36,7 +36,8 @@ def up_of(record: Rollout, members: Iterable[Member], owners: Iterable[str]) -> 
 
 def missing(record: Rollout, members: Iterable[Member]) -> dict[str, int]:
     """Return the owners of the batch that have fewer ready pods than before it, all being evicted, and how many fewer."""
-    if record.component != "client" or any(one.replaced_at is None for one in record.batch) or not record.batch:
+    all_gone = record.batch and all(one.replaced_at is not None for one in record.batch)
+    if record.component != "client" or record.phase not in UNDER_WAY or not all_gone:
         return {}
     ready = up_of(record, members, record.owners)
     return {owner: before - ready[owner] for owner, before in record.owners.items() if before > ready[owner]}

@@ -8,10 +8,13 @@ from bus.follower import Record
 from consumers.updater.alarms import Alarms
 from consumers.updater.progress import ACTIVE
 from consumers.updater.seen import Seen
+from consumers.updater.verdict import some
 from schemas.rollout import COMPONENTS, Component, ComponentSpec, Member, Rollout
 
 STATE_FILTERS = ("gpubus.state.component.*.*", "gpubus.state.member.*.*.*")
 LEDGER_FILTERS = ("gpubus.ledger.rollout.>",)
+
+_LEDGER = "gpubus.ledger."
 
 Key = tuple[str, Component]
 """Pool and component."""
@@ -27,6 +30,11 @@ def key_of(pool: str, component: str) -> Key:
         if known == component:
             return pool, known
     raise UndecodableError(f"{component!r} is no component: use one of {', '.join(COMPONENTS)}")
+
+
+def mend(pool: str, component: str) -> str:
+    """Return what helps where a rollout's record cannot be read."""
+    return f"nothing is updated until `gpubus rollout reset {pool} {component}` begins it anew"
 
 
 class View:
@@ -57,6 +65,26 @@ class View:
             return Seen(None)
         spec = self._specs.get(key)
         return Seen(spec, tuple(self._members[key].values()), self.alarms.firing(key[0]), gone=spec is None)
+
+    def spec(self, key: Key) -> ComponentSpec | None:
+        """Return what a pool wants of a component, as it was last said."""
+        return self._specs.get(key)
+
+    def members(self, key: Key) -> tuple[Member, ...]:
+        """Return what runs."""
+        return tuple(self._members[key].values())
+
+    def stuck(self, key: Key) -> str:
+        """Return why nothing is done although there may be something to do: what cannot be read, and what helps."""
+        subjects = self._unreadable[key]
+        if any(subject.startswith(_LEDGER) for subject in subjects):
+            return f"its record cannot be read: {mend(*key)}"
+        names = some(subjects)
+        return (
+            f"nothing is updated while {names} cannot be read: the next good record on it lets it go on"
+            if names
+            else ""
+        )
 
     def member(self, key: Key, name: str) -> Member | None:
         """Return a member as it runs."""

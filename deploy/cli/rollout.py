@@ -1,21 +1,17 @@
 """``gpubus rollout``: how far updates of a pool's components are, and what people may order."""
 
-import getpass
-import os
-import socket
-from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from deploy.cli.connect import JsonOption, NatsOption, StoreOption, open_bus, run
+from deploy.cli.connect import JsonOption, NatsOption, StoreOption, run
 from deploy.cli.errors import InputError, NotFoundError
 from deploy.cli.output import clean, instant, make_console, make_table, print_json, show_fields, show_table
-from deploy.cli.rollout_log import decoded, every_step, newest_rollouts
+from deploy.cli.rollout_log import HINT, every_step, newest_rollouts
+from deploy.cli.rollout_order import begin_anew, give
 
 if TYPE_CHECKING:
-    from bus.connection import Bus
+    from deploy.cli.rollout_log import Unreadable
     from schemas.rollout import Rollout
 
 app = typer.Typer(
@@ -31,14 +27,11 @@ app = typer.Typer(
 )
 
 COMPONENTS: Final = ("hypervisor", "worker", "client")
-TRIES: Final = 20
-"""Times that an order is given anew because the updater took a step meanwhile."""
 
 PoolArgument = Annotated[str, typer.Argument(metavar="POOL", help="The pool.")]
 ComponentArgument = Annotated[
     str, typer.Argument(metavar="COMPONENT", help="Which of its parts: hypervisor, worker or client.")
 ]
-Order = Callable[["Rollout", datetime, str], "Rollout"]
 
 
 @app.callback(invoke_without_command=True)
@@ -70,7 +63,7 @@ def status_command(
     found = [record for record in run(newest_rollouts(nats, store)) if pool in (None, record.pool)]
     found = [record for record in found if record.component == (component or record.component)]
     if not found and pool is not None:
-        raise NotFoundError(f"no rollout of {component or 'anything'} of pool {pool!r} is known: {_HINT}")
+        raise NotFoundError(f"no rollout of {component or 'anything'} of pool {pool!r} is known: {HINT}")
     if as_json:
         print_json(found)
         return
@@ -84,20 +77,24 @@ def status_command(
         console.print(make_table(console, columns, [_row(record) for record in found]))
 
 
-_HINT: Final = "`gpubus rollout status` lists them"
-_UNREADABLE: Final = "a readable record on the same subject lets it go on"
+def _row(record: "Rollout | Unreadable") -> list[object]:
+    from schemas.rollout import Rollout
 
-
-def _row(record: "Rollout") -> list[object]:
+    if not isinstance(record, Rollout):
+        return [record.pool, record.component, record.phase, "", "", "", instant(record.changed_at), record.message]
     return [
         record.pool, record.component, record.phase, record.updated, record.total, record.target.hash,
         instant(record.changed_at), record.message or record.reason,
     ]  # fmt: skip
 
 
-def _fields(record: "Rollout") -> list[tuple[str, object]]:
+def _fields(record: "Rollout | Unreadable") -> list[tuple[str, object]]:
+    from schemas.rollout import Rollout
     from schemas.rollout_template import made_from
 
+    if not isinstance(record, Rollout):
+        known = ("pool", record.pool), ("component", record.component), ("phase", record.phase)
+        return [*known, ("since", instant(record.changed_at)), ("why", record.message)]
     waiting = [one.name for one in record.batch if one.replaced_at is None]
     coming = [one.name for one in record.batch if one.replaced_at is not None]
     return [
@@ -110,6 +107,10 @@ def _fields(record: "Rollout") -> list[tuple[str, object]]:
         ("batches", record.batches or ""),
         ("to be replaced", " ".join(waiting)),
         ("replaced", " ".join(coming)),
+        (
+            "still down",
+            " ".join(sorted({one.name for one in record.down if record.component != "client"} | {*record.short})),
+        ),
         ("left out", " ".join(record.skipped)),
         ("accepted alerts", ", ".join(record.accepted)),
         ("until", instant(record.due_at) if record.due_at else ""),
@@ -136,12 +137,14 @@ def history_command(
     Example:
       gpubus rollout history train hypervisor
     """
+    from consumers.updater.view import mend
+
     _check(component)
     found, unreadable = run(every_step(pool, component, nats, store))
     if unreadable and not found:
-        raise NotFoundError(f"no step of {component} of pool {pool!r} can be read: {_UNREADABLE}")
+        raise NotFoundError(f"no step of {component} of pool {pool!r} can be read: {mend(pool, component)}")
     if not found:
-        raise NotFoundError(f"no rollout of {component} of pool {pool!r} is known: {_HINT}")
+        raise NotFoundError(f"no rollout of {component} of pool {pool!r} is known: {HINT}")
     if as_json:
         print_json(found)
         return
@@ -162,10 +165,8 @@ def history_command(
 
 def _order_command(name: str, text: str) -> None:
     def command(pool: PoolArgument, component: ComponentArgument, *, nats: NatsOption = None) -> None:
-        from consumers.updater import orders
-
         _check(component)
-        record = run(_order(pool, component, getattr(orders, name), nats))
+        record = run(give((pool, component), name, nats))
         print(clean(f"{component} of pool {pool}: {record.phase}, {record.updated} of {record.total} updated"))
         if record.step == "resumed" and (record.accepted or record.skipped):
             print(clean(f"  going on in spite of {', '.join((*record.accepted, *record.skipped))}"))
@@ -182,65 +183,20 @@ _order_command("abort", "Leave things as they stand; only another change or a ro
 _order_command("rollback", "Bring what has been updated back to the previous template, at once.")
 
 
+@app.command("reset")
+def reset_command(pool: PoolArgument, component: ComponentArgument, *, nats: NatsOption = None) -> None:
+    """Begin anew where the record cannot be read: from the last one that can, and paused, so that nothing is updated yet.
+
+    \b
+    Example:
+      gpubus rollout reset train hypervisor
+    """
+    _check(component)
+    record = run(begin_anew((pool, component), nats))
+    print(clean(f"{component} of pool {pool}: {record.phase}, {record.updated} of {record.total} updated"))
+    print(clean(f"  {record.message}"))
+
+
 def _check(component: str) -> None:
     if component not in COMPONENTS:
         raise InputError(f"component {component!r} is unknown: use one of {', '.join(COMPONENTS)}")
-
-
-async def _order(pool: str, component: str, order: Order, nats: list[str] | None) -> "Rollout":
-    from bus.errors import ConflictError
-
-    async with open_bus(nats, None) as bus:
-        for _ in range(TRIES):
-            try:
-                return await _try_order(bus, pool, component, order)
-            except ConflictError:
-                continue
-    raise NotFoundError(f"{component} of pool {pool!r} changed {TRIES} times while the order was given: try again")
-
-
-async def _try_order(bus: "Bus", pool: str, component: str, order: Order) -> "Rollout":
-    from secrets import token_hex
-
-    import msgspec
-
-    from bus import ledger
-    from bus.codec import encode
-    from bus.history import newest
-    from bus.streams import LEDGER, STATE
-    from bus.subjects import ledger_rollout, state
-    from consumers.updater.orders import OrderRefusedError
-    from consumers.updater.progress import count
-    from schemas.event import Event
-    from schemas.rollout import Member, Rollout
-
-    subject = ledger_rollout(pool, component)
-    records, _ = await newest(bus, LEDGER, [subject])
-    if not records:
-        raise NotFoundError(f"no rollout of {component} of pool {pool!r} is known: {_HINT}")
-    known = decoded(records, Rollout)
-    if not known:
-        raise NotFoundError(
-            f"{component} of pool {pool!r} cannot be steered while its record cannot be read: {_UNREADABLE}"
-        )
-    now, txn = datetime.now(UTC), f"order:{token_hex(8)}"
-    try:
-        ordered = order(known[0], now, _whoami())
-    except OrderRefusedError as error:
-        raise NotFoundError(str(error)) from error
-    runs, _ = await newest(bus, STATE, [f"{state('member', pool, component)}.*"])
-    updated, total = count(ordered, decoded(runs, Member))
-    ordered = msgspec.structs.replace(ordered, txn=txn, updated=updated, total=total)
-    event = Event(
-        id=txn, source="/gpubus/cli", type="gpubus.rollout.v1", subject=f"{pool}/{component}", time=now, data=ordered
-    )
-    await ledger.commit(bus, subject, encode(event), txn=txn, expected=records[0].seq, timeout=10.0)
-    return ordered
-
-
-def _whoami() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container may run under a number that has no name
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"

@@ -13,7 +13,7 @@ from schemas.dialects.text import RequestError, seconds
 from schemas.kube.defaults import read_resources
 from schemas.kube.workloads import AutoScalingConfig, AutoSetResources, CronScalingRule, ExternalScaler
 from schemas.scaling import AutoRequests, CronRequests, Percentiles, Ratios
-from schemas.windows import check_cron
+from schemas.windows import check_cron, check_span
 
 FIELD: Final = "spec.autoScalingConfig"
 
@@ -72,16 +72,10 @@ def parse_autoscaling(written: AutoScalingConfig | None, *, field: str = FIELD) 
 
 
 def _cron(rule: CronScalingRule, field: str) -> CronRequests:
-    if rule.start.split() == rule.end.split():
-        raise RequestError(
-            f"{field}.end", rule.end, "is when the rule starts, so it would never be active", "write when it ends"
-        )
-    return CronRequests(
-        name=rule.name,
-        start=check_cron(rule.start, field=f"{field}.start"),
-        end=check_cron(rule.end, field=f"{field}.end"),
-        desired=read_resources(rule.desired_resources, f"{field}.desiredResources"),
-    )
+    start, end = (check_cron(getattr(rule, key), field=f"{field}.{key}") for key in ("start", "end"))
+    check_span(start, end, field=f"{field}.end")
+    desired = read_resources(rule.desired_resources, f"{field}.desiredResources")
+    return CronRequests(name=rule.name, start=start, end=end, desired=desired)
 
 
 def _auto(written: AutoSetResources, field: str) -> AutoRequests:

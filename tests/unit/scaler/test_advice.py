@@ -226,6 +226,14 @@ def test_a_cron_rule_decides_alone_and_the_larger_of_two_opinions_counts():
             {"cronScalingRules": [{"name": "a", "enable": True, "start": "0 9 * * *", "end": "TZ=Mars/Base 0 9 * * *"}]},
             "cronScalingRules[0].end: 'TZ=Mars/Base 0 9 * * *'",
         ),
+        (
+            {"cronScalingRules": [{"name": "a", "enable": True, "start": "0 9 * * *", "end": "00  9 * * *"}]},
+            "cronScalingRules[0].end: '00  9 * * *' is when the rule starts, so it would never be active",
+        ),
+        (
+            {"cronScalingRules": [{"name": "a", "enable": True, "start": "TZ=localtime 0 9 * * *", "end": "0 9 * * *"}]},
+            "cronScalingRules[0].start: 'TZ=localtime 0 9 * * *' names an unknown time zone",
+        ),
         ({"autoSetResources": {"interval": "5000000000s"}}, "is not from 15s to 720h"),
         ({"externalScaler": {"enable": True, "url": "http://[x"}}, "externalScaler.url: 'http://[x' is no HTTP URL"),
         ({"externalScaler": {"enable": True, "url": "ftp://x"}}, "externalScaler.url: 'ftp://x' is no HTTP URL"),

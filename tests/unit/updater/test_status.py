@@ -7,11 +7,16 @@ import msgspec
 import pytest
 
 import schemas
+from bus.errors import UndecodableError
+from bus.follower import Record
+from bus.subjects import ledger_rollout, state
 from consumers.updater.status import pool_status
+from consumers.updater.view import Key, View
 from schemas.rollout import Phase, Reason
 from schemas.update_policy import _KEYS
 from tests.unit.updater.world import NEW, World
 
+KEY: Key = ("p", "hypervisor")
 DOCUMENT = Path(schemas.__file__).parent / "ROLLOUTS.md"
 
 
@@ -36,6 +41,23 @@ def test_a_policy_that_is_refused_is_said_even_while_all_is_in_sync() -> None:
     world.want(NEW, auto_update=False, refused=refused)
     world.settle()
     assert shown(world, refused)[1:] == ("PolicyRefused", message)  # once, not twice
+
+
+def test_what_cannot_be_read_is_said_before_all_else_with_what_mends_it() -> None:
+    view = View()
+    assert view.stuck(KEY) == ""
+    for subject in (state("member", *KEY, "n1"), ledger_rollout(*KEY)):
+        handler = view.on_ledger if "ledger" in subject else view.on_state
+        with pytest.raises(UndecodableError):
+            handler(Record(subject, 1, b"{half"))
+    stuck = view.stuck(KEY)
+    assert stuck == (
+        "its record cannot be read: nothing is updated until `gpubus rollout reset p hypervisor` begins it anew"
+    )
+    view.on_ledger(Record(ledger_rollout(*KEY), 2, b"", deleted=True))
+    assert view.stuck(KEY).startswith(f"nothing is updated while {state('member', *KEY, 'n1')} cannot be read")
+    (condition,) = pool_status(World().record, 10, 10, stuck=stuck)["status"]["conditions"]
+    assert (condition["status"], condition["reason"], condition["message"]) == ("Unknown", "Unreadable", stuck)
 
 
 @pytest.mark.parametrize("reason", ["AlertsFiring", "PoolGone"])

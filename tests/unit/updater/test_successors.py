@@ -1,8 +1,11 @@
 """Evicted clients: whether those that do not come back are missed depends on what makes them, and on nothing else."""
 
+from datetime import timedelta
+
 import msgspec
 import pytest
 
+from consumers.updater.orders import resume
 from tests.unit.updater.world import NEW, OLD, POLICY, World
 
 WEB, BATCH = "apps/v1/ReplicaSet/web", "apps/v1/ReplicaSet/batch"
@@ -65,6 +68,27 @@ def test_pods_of_other_owners_neither_halt_it_nor_stand_in_for_those_that_are_mi
     world.stuck = set()
     world.settle()
     assert world.phase == "interval"
+
+
+def test_nobody_is_asked_once_it_has_halted() -> None:
+    world = evicting()
+    world.wanted = {f"ml/{WEB}": 6}
+    world.run(lambda world: world.phase == "halted")
+    world.wanted = {f"ml/{WEB}": 7}
+    world.now += timedelta(hours=1)
+    world.settle()
+    assert [record.step for record in world.history][-2:] == ["asked", "halted"]
+
+
+def test_whoever_resumes_accepts_that_pods_did_not_come_back() -> None:
+    world = evicting()
+    world.run()
+    assert (world.phase, world.record.failed) == ("halted", (f"ml/{WEB}",))
+    world.order(resume)
+    world.stuck.clear()
+    world.settle()
+    world.run()
+    assert (world.phase, world.on(NEW)) == ("synced", set(world.members))
 
 
 def test_the_owners_are_asked_again_before_anybody_is_blamed() -> None:
