@@ -145,7 +145,6 @@ def taken_up(one: Member, down: Down, is_current: IsCurrent, now: datetime) -> B
     known = down.first.get(one.name)
     if known is None:
         return BatchMember(name=one.name, uid=one.uid, was_ready=one.ready, pods_ready=one.pods_ready, since=now)
-    # What has the right template already only has to come up.
-    return msgspec.structs.replace(
-        known, uid=one.uid, since=known.since or now, replaced_at=now if is_current(one) else None, blocked=""
-    )
+    if is_current(one):  # it only has to come up: nothing of that UID is to be removed
+        return msgspec.structs.replace(known, uid="", since=known.since or now, replaced_at=now)
+    return msgspec.structs.replace(known, uid=one.uid, since=known.since or now)

@@ -18,15 +18,22 @@ from tests.unit.updater.world import LAST, NEW, NEWER, OLD, OTHER, POLICY, World
 ORDERS = {"pause": orders.pause, "resume": orders.resume, "abort": orders.abort, "rollback": orders.rollback}
 WORDS = (
     "want", "want", "break", "break", "join", "leave", "block", "free", "crash", "heal", "alert", "quiet", "gone", "back",
-    "resize", "part", *ORDERS,
+    "resize", "part", "stick", *ORDERS,
 )  # fmt: skip
 TEMPLATES = (OLD, NEW, NEWER, OTHER)
 EVENTS = st.lists(st.tuples(st.sampled_from(["step", *WORDS]) | st.just("step"), st.integers(0, 19)), max_size=40)
+FEW = ("step", "step", "want", "break", "block", "free", "resize", "stick", "heal", "rollback", "resume")
+TROUBLES = st.lists(st.tuples(st.sampled_from(FEW), st.integers(0, 7)), min_size=8, max_size=40)
+COMPONENT_NAMES = st.sampled_from(["hypervisor", "client"])
 
 
 def heal(world: World) -> None:
     world.crashing.clear()
     world.broken.clear()
+    world.stuck.clear()
+    if world.component == "client" and world.record is not None:
+        for name in world.ours - set(world.members):  # their owner makes them at last
+            world.add(name, world.record.target)
     for sick in [m for m in world.members.values() if m.crash_looping]:
         world.members[sick.name] = msgspec.structs.replace(sick, crash_looping=False, ready=True)
 
@@ -71,6 +78,18 @@ def in_part(world: World, name: str) -> None:
     world.parts[name] = 1
 
 
+def join(world: World, _: str) -> None:
+    """Of another owner: one that is scaled up makes good what it lacked."""
+    owner = {"owner": f"apps/v1/ReplicaSet/{world.made}"} if world.component == "client" else {}
+    world.add(f"j{world.made}", OLD, **owner)
+
+
+def stick(world: World, name: str) -> None:
+    """A client that its owner does not make again; a node stays a member whatever becomes of its agent."""
+    if world.component == "client":
+        world.stuck |= {one for one in world.members if one.rstrip("x") == name}
+
+
 def leave(world: World, name: str) -> None:
     world.members.pop(name, None)
     world.ours.discard(name)
@@ -84,7 +103,8 @@ PLAYS = {
     "back": lambda world, _: setattr(world, "spec", world.spec or world.away),
     "resize": lambda world, name: resize(world, 5 * int(name[1:]) + 1),
     "part": in_part,
-    "join": lambda world, _: world.add(f"j{world.made}", OLD),
+    "stick": stick,
+    "join": join,
     "leave": leave,
     "block": lambda world, name: world.blocked.update({name: "budget"}),
     "free": lambda world, _: (world.blocked.clear(), world.parts.clear()),
@@ -102,10 +122,23 @@ def play(world: Play, event: str, which: int) -> None:
 
 
 @settings(deadline=None, max_examples=100)
-@given(st.integers(1, 20), st.sampled_from(["hypervisor", "client"]), st.integers(1, 100), st.booleans(), EVENTS)
+@given(st.integers(1, 20), COMPONENT_NAMES, st.integers(1, 100), st.booleans(), EVENTS)
 def test_whatever_happens(
     count: int, component: Component, percentage: int, canary: bool, events: list[tuple[str, int]]
 ) -> None:
+    check(count, component, percentage, canary=canary, events=events)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(4, 8), COMPONENT_NAMES, st.sampled_from([20, 50, 80]), st.booleans(), TROUBLES)
+def test_templates_that_follow_one_another_in_mid_batch_take_no_more_down_than_a_batch(
+    count: int, component: Component, percentage: int, canary: bool, events: list[tuple[str, int]]
+) -> None:
+    check(count, component, percentage, canary=canary, events=events)
+
+
+def check(count: int, component: Component, percentage: int, *, canary: bool, events: list[tuple[str, int]]) -> None:
+    """Play the events, and then let all troubles end; the world checks who is taken down."""
     world = Play(count, component, msgspec.structs.replace(POLICY, batch_percentage=percentage, canary=canary))
     world.want(NEW)
     world.settle()

@@ -250,6 +250,25 @@ def test_a_removed_agent_that_is_still_seen_is_down_all_the_same() -> None:
     assert (world.phase, set(world.touched)) == ("rolled-back", {"n00", "n01"})
 
 
+def test_those_that_were_only_awaited_when_another_template_came_are_replaced_by_it() -> None:
+    world = World(2, policy=msgspec.structs.replace(POLICY, batch_percentage=20, canary=True))
+    world.want(NEW)
+    world.settle()
+    world.want(OLD)
+    world.settle()
+    world.order(orders.abort)
+    world.want(NEW, windows=("* 3 * * *",))
+    world.settle()
+    world.want(OLD, windows=())
+    world.settle()
+    assert (world.record.message, world.touched) == ("waiting for n00", ["n00", "n00"])
+    world.want(NEWER)
+    world.settle()
+    assert world.touched == ["n00"] * 3
+    world.run()
+    assert (world.phase, world.on(NEWER)) == ("synced", {"n00", "n01"})
+
+
 def workload(ready: int) -> Member:
     return Member(
         pool="p", component="worker", name="n00", uid="w", hash="", created_at=START, ready=ready == 10, wanted=10,

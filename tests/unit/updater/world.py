@@ -43,6 +43,7 @@ class World:
         self.crashing: set[str] = set()
         self.broken: set[str] = set()
         self.ours: set[str] = set()
+        self.begun: set[str] = set()
         self.blocked: dict[str, str] = {}
         self.stuck: set[str] = set()
         self.wanted: dict[str, int] = {}
@@ -101,6 +102,8 @@ class World:
     def _keep(self, record: Rollout) -> None:
         self.record = msgspec.json.decode(msgspec.json.encode(record), type=Rollout)  # all there is, is what is stored
         self.history.append(self.record)
+        if record.step == "completed":
+            self.ours -= set(record.skipped)  # accepted for good
 
     def _replace(self, one: Any) -> Replaced:
         assert self.record is not None
@@ -108,6 +111,7 @@ class World:
             return self.answers()
         if one.name in self.parts:
             pods, self.parts[one.name] = self.parts[one.name], 0
+            self.begun.add(one.name)
             return Replaced(outcome="part", message="others wait", pods=pods)
         member = self.members.get(one.name)
         if one.name in self.blocked:
@@ -134,14 +138,16 @@ class World:
 
     def _take_down(self, member: Member, successor: str) -> None:
         down = self.down_by_us()
-        if member.ready:
+        if member.ready and member.name not in self.begun:  # whose pods went in part is under way already
             assert self.spec is not None
-            most = most_down(sum(one.owned for one in self.members.values()), self.spec.policy.batch_percentage)
+            total = sum(one.owned for one in self.members.values()) + len(down - set(self.members))
+            most = most_down(total, self.spec.policy.batch_percentage)
             assert len(down | {member.name}) <= most, (
                 f"{sorted(down)} are down by us, and {member.name} is taken down too"
             )
         if member.ready or member.name in self.ours:
             self.ours = self.ours - {member.name} | {successor}
+        self.begun.discard(member.name)
 
     def step(self) -> bool:
         """Jump to the next instant at which anything can happen, and settle; return whether there was one."""
