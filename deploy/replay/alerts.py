@@ -73,7 +73,7 @@ class Rulebook:
         guessed = sorted({name.lower() for name in _GUESSED.findall(compiled.rule.query)})
         if sampled or guessed:
             what = ", ".join(sampled or guessed)
-            self.unknown.append(NotKnown(compiled.rule.name, f"it reads {what}, which only what ran could tell"))
+            self.unknown.append(NotKnown(compiled.rule.name, f"{what} can only be told by what ran"))
         else:
             self.known.append(compiled)
 

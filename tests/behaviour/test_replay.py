@@ -337,9 +337,7 @@ async def test_the_same_pods_are_played_under_other_rules(log: Path, tmp_path, c
     assert all(other["end_tflops_percent"] < truth["end_tflops_percent"] for other in others)
     # The log takes seconds: the fifteen rules that hold where no others do look at longer times, or at what ran.
     assert [len(result["alerts_unknown"]) for result in (truth, *others)] == [15] * 6
-    assert {one["rule"]: one["why"] for one in truth["alerts_unknown"]}["GPUVRAMFull"].startswith(
-        "it reads tf_gpu_usage"
-    )
+    assert {one["rule"]: one["why"] for one in truth["alerts_unknown"]}["GPUVRAMFull"].startswith("tf_gpu_usage")
     assert "PackingValue with tflopsOversellRatio=1000" in picture.read_text()
     _, text = await ask(capsys, "replay", "--policy", "CompactFirst", "--store", log)
     assert "CompactFirst" in text

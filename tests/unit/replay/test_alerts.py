@@ -104,8 +104,8 @@ async def test_what_only_what_ran_could_tell_is_not_known() -> None:
     why = {one.rule: one.why for one in found.alerts_unknown}
     assert found.alerts == []
     assert why.keys() == {"Hot", "Limited", "Rare", "Wrong", "NodeFull"}
-    assert "tf_gpu_usage, which only what ran could tell" in why["Hot"]
-    assert "limited_tflops, which only what ran could tell" in why["Limited"]
+    assert "tf_gpu_usage can only be told by what ran" in why["Hot"]
+    assert "limited_tflops can only be told by what ran" in why["Limited"]
     assert "shorter than 3600 s" in why["Rare"]
     assert "13 of 13 evaluations failed" in why["Wrong"]
     assert "no SELECT" in why["NodeFull"]
