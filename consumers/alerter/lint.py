@@ -7,7 +7,8 @@ from typing import Final
 
 import duckdb
 
-from consumers.alerter.rules import CompiledRule, Configuration
+from consumers.alerter.configuration import Configuration
+from consumers.alerter.rules import CompiledRule
 from consumers.metrics.duckdb import create
 from consumers.metrics.tables import OF_WORKERS, TABLES
 

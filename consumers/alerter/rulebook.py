@@ -20,7 +20,8 @@ from bus.errors import BusError, ConflictError, UndecodableError
 from bus.follower import Follower, Record
 from bus.streams import STATE
 from bus.tasks import end
-from consumers.alerter.rules import CompiledRule, Configuration, RulesError, compile_all, digest, parse
+from consumers.alerter.configuration import Configuration, parse
+from consumers.alerter.rules import CompiledRule, RulesError, compile_all, digest
 from consumers.alerter.sources import Offer, RuleSource
 from schemas.alert import RuleRefusal, RuleSet
 from schemas.event import Event, utc

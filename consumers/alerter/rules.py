@@ -7,18 +7,14 @@ rules is taken whole or refused whole, with every problem named.
 import hashlib
 from collections import Counter
 from datetime import timedelta
-from difflib import get_close_matches
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from consumers.alerter import sql
 from consumers.alerter.template import Template, TemplateSyntaxError
-from consumers.metrics.tables import TAKEN
-from schemas.alert import AlertRule, ExtraPodLabels
-from schemas.dialects.text import RequestError
+from schemas.alert import AlertRule
 from schemas.durations import seconds
-from schemas.plain import decode_yaml
 
 QUERY_NAMES: Final = ("Threshold", "Conditions", "Severity", "Name")
 SHORTEST_S: Final = 1.0
@@ -26,21 +22,6 @@ LONGEST_S: Final = 86_400.0
 MOST_COUNT: Final = 1000
 MOST_RULES: Final = 1000
 _LONGEST_NAME: Final = 200
-_FIELDS: Final = {field.encode_name: field for field in msgspec.structs.fields(AlertRule)}
-_SOUND: Final[dict[str, Any]] = {"name": "", "query": "SELECT 1", "threshold": 0.0, "evaluationInterval": "1m"}
-"""Stand in for required fields that are wrong while the others are checked; such a rule is never in force."""
-_KINDS: Final[dict[Any, str]] = {
-    str: "text, in quotes where YAML takes it for something else",
-    float: "a number without quotes",
-    int: "a whole number without quotes",
-}
-_EXAMPLES: Final = {
-    "name": "GPUTemperatureWarning",
-    "query": "SELECT uuid FROM tf_gpu_usage WHERE temperature > {{ .Threshold }} AND {{ .Conditions }}",
-    "threshold": "80",
-    "evaluationInterval": "30s",
-}
-"""What a field that must be there could say."""
 
 
 class RulesError(ValueError):
@@ -73,7 +54,7 @@ class CompiledRule:
         before = len(problems)
         self.interval = timedelta(seconds=_interval(rule.evaluation_interval, problems))
         if len(problems) > before:
-            sound = msgspec.structs.replace(sound, evaluation_interval=_SOUND["evaluationInterval"])
+            sound = msgspec.structs.replace(sound, evaluation_interval="1m")
         before = len(problems)
         self.query = _template("query", rule.query, problems, known=QUERY_NAMES)
         self.tables: frozenset[str] = frozenset()
@@ -131,88 +112,6 @@ def _template(field: str, text: str, problems: list[str], known: tuple[str, ...]
 def digest(rules: list[AlertRule]) -> str:
     """Return a hash of everything in the rules."""
     return hashlib.blake2b(msgspec.json.encode(rules), digest_size=8).hexdigest()
-
-
-class Configuration(msgspec.Struct, frozen=True):
-    """What a configuration file says about alerts and metrics."""
-
-    rules: tuple[AlertRule, ...]
-    metrics_ttl: str = ""
-    extra_pod_labels: dict[str, str] = {}
-
-
-def parse(text: str | bytes) -> Configuration:
-    """Read rules from YAML: a list of rules, ``alertRules``, or chart values with ``dynamicConfig``; other keys are others'.
-
-    Raises:
-        RulesError: It is no YAML of that shape, or a rule is not good.
-    """
-    try:
-        tree: Any = decode_yaml(text, field="rules", fix="write a list under alertRules")
-    except RequestError as error:
-        raise RulesError([str(error)]) from None
-    if isinstance(tree, list):
-        tree = {"alertRules": tree}
-    if isinstance(tree, dict) and isinstance(tree.get("dynamicConfig"), dict):
-        tree = tree["dynamicConfig"]
-    if not isinstance(tree, dict) or not isinstance(tree.get("alertRules"), list):
-        raise RulesError(["no rules: write a list under alertRules, or under dynamicConfig.alertRules"])
-    problems: list[str] = []
-    rules = [
-        rule for number, raw in enumerate(tree["alertRules"]) if (rule := _convert(number, raw, problems)) is not None
-    ]
-    ttl = tree.get("metricsTTL") or ""
-    try:
-        if ttl and seconds(str(ttl), days=True) < SHORTEST_S:
-            problems.append(f"metricsTTL is {ttl}: keep metrics for a second at least")
-    except ValueError as error:
-        problems.append(f"metricsTTL: {error}")
-    labels = _extra_pod_labels(tree.get("metricsExtraPodLabels") or {}, problems)
-    compile_all(rules, problems)
-    return Configuration(tuple(rules), str(ttl), labels)
-
-
-def _extra_pod_labels(raw: Any, problems: list[str]) -> dict[str, str]:
-    try:
-        labels = msgspec.convert(raw, ExtraPodLabels, strict=True)
-    except msgspec.ValidationError as error:
-        problems.append(
-            f"metricsExtraPodLabels: {error}: write up to 16 labels, each with the name of a tag in a-z, 0-9 and _"
-        )
-        return {}
-    seen = Counter(labels.values())
-    for tag in seen:
-        if seen[tag] > 1:
-            problems.append(f"metricsExtraPodLabels: two labels have the tag {tag}")
-        if tag in TAKEN:
-            problems.append(f"metricsExtraPodLabels: {tag} is a column already, choose another name")
-    return labels
-
-
-def _convert(number: int, raw: Any, problems: list[str]) -> AlertRule | None:
-    """Read one rule. Where fields are wrong all of them are named, and the rest is returned for the checks that follow."""
-    place = f"number {number + 1}"
-    if not isinstance(raw, dict):
-        problems.append(f"rule {place}: it is {raw!r:.40}: write an object with {', '.join(_SOUND)}")
-        return None
-    rule = {**_SOUND, "name": place}
-    wrong = [_unknown(str(key)) for key in raw if key not in _FIELDS]
-    for key, field in _FIELDS.items():
-        if key in raw:
-            try:
-                rule[key] = msgspec.convert(raw[key], field.type, strict=True)
-            except msgspec.ValidationError:
-                wrong.append(f"{key} is {raw[key]!r:.60}: write {_KINDS[field.type]}")
-        elif field.required:
-            wrong.append(f"missing required field `{key}`: write {_KINDS[field.type]}, such as {_EXAMPLES[key]}")
-    problems += [f"rule {rule['name']}: {problem}" for problem in wrong]
-    return msgspec.convert(rule, AlertRule)
-
-
-def _unknown(key: str) -> str:
-    near = get_close_matches(key, _FIELDS, n=1)
-    fix = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(_FIELDS)}"
-    return f"unknown field `{key:.60}`: {fix}"
 
 
 def compile_all(

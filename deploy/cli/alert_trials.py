@@ -39,8 +39,9 @@ def lint(
     Example:
       gpubus alerts lint my-values.yaml
     """
+    from consumers.alerter.configuration import parse
     from consumers.alerter.lint import warnings
-    from consumers.alerter.rules import RulesError, parse
+    from consumers.alerter.rules import RulesError
 
     try:
         found = parse(_text(file))
@@ -49,14 +50,18 @@ def lint(
             print_json({"rules": 0, "problems": error.problems, "warnings": []})
         else:
             typer.echo("\n".join(map(clean, error.problems)))
-        raise NotFoundError(f"{file} would be refused: {len(error.problems)} problems") from None
+        raise NotFoundError(f"{file} would be refused: {_count(len(error.problems), 'problem')}") from None
     odd = warnings(found)
     if as_json:
         print_json({"rules": len(found.rules), "problems": [], "warnings": odd})
         return
     for warning in odd:
         typer.echo(f"warning: {clean(warning)}")
-    typer.echo(f"{len(found.rules)} rules, {'all good' if not odd else 'all would be taken'}")
+    typer.echo(f"{_count(len(found.rules), 'rule')}, {'all good' if not odd else 'all would be taken'}")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 @app.command("test")
@@ -182,8 +187,9 @@ def _fits(compiled: "CompiledRule", begin: float, end: float, most: int) -> None
 async def _find(name: str, file: Path | None, bus: Any) -> "CompiledRule":
     from bus.records import read
     from bus.streams import STATE
+    from consumers.alerter.configuration import parse
     from consumers.alerter.rulebook import ACTIVE
-    from consumers.alerter.rules import CompiledRule, RulesError, parse
+    from consumers.alerter.rules import CompiledRule, RulesError
     from schemas.alert import RuleSet
 
     if file is not None:

@@ -5,8 +5,9 @@ from importlib.resources import files
 
 import pytest
 
+from consumers.alerter.configuration import parse
 from consumers.alerter.lint import warnings
-from consumers.alerter.rules import CompiledRule, RulesError, parse
+from consumers.alerter.rules import CompiledRule, RulesError
 from consumers.alerter.sql import at_instant, check_reads, tables
 from consumers.alerter.streaks import evaluated
 from consumers.metrics.duckdb import MEMORY, DuckDBStore
@@ -79,7 +80,12 @@ def test_the_rule_of_the_guide_is_taken_as_it_stands() -> None:
         ({"evaluationInterval": "500ms"}, "evaluationInterval is 500ms: use whole seconds"),
         ({"threshold": "hot"}, "threshold is 'hot': write a number without quotes"),
         ({"consecutiveCount": "3"}, "consecutiveCount is '3': write a whole number without quotes"),
-        ({"severity": 2}, "severity is 2: write text, in quotes where YAML takes it for something else"),
+        ({"threshold": None}, "threshold is null: write a number without quotes, such as 80"),
+        (
+            {"evaluationInterval": 30},
+            "something else), such as 30s",
+        ),
+        ({"severity": 2}, "severity is 2: write text (in quotes where YAML takes it for something else)"),
         ({"consecutiveCount": 0}, "consecutiveCount is 0: use 1 to 1000"),
         ({"consecutivecount": 3}, "unknown field `consecutivecount`: did you mean `consecutiveCount`?"),
         ({"color": 3}, "unknown field `color`: there are name, query, threshold, evaluationInterval, consecutiveCount"),
@@ -140,9 +146,17 @@ def test_all_problems_of_a_set_are_named_and_none_of_it_is_taken() -> None:
     with pytest.raises(RulesError) as caught:
         parse(twice)
     assert [problem.split(":")[0] for problem in caught.value.problems] == ["rule Hot", "rule Hot"]
-    for text in ("{", "a: 1", "alertRules: 3", "x"):
-        with pytest.raises(RulesError):
+    for text, says in (
+        ("{", "is no YAML"),
+        ("a: 1", "no rules: write a list under alertRules"),
+        ("alertRules: 3", "alertRules is 3: write a list"),
+        ("dynamicConfig: {alertRules: }", "alertRules is null: write a list"),
+        ("x", "no rules"),
+        ("metricsExtraPodLabels: [1]\nalertRules: []", "metricsExtraPodLabels is [1]: write up to 16"),
+    ):
+        with pytest.raises(RulesError) as caught:
             parse(text)
+        assert says in str(caught.value)
 
 
 def test_a_query_can_be_asked_as_of_another_time() -> None:

@@ -20,8 +20,9 @@ from bus.errors import UndecodableError
 from bus.follower import Follower, Record
 from bus.history import newest
 from bus.streams import ALERT, STATE
+from consumers.alerter.configuration import parse
 from consumers.alerter.rulebook import ACTIVE, BUILT_IN, REFUSED, Rulebook, built_in
-from consumers.alerter.rules import CompiledRule, parse
+from consumers.alerter.rules import CompiledRule
 from consumers.alerter.service import Alerter
 from consumers.alerter.sources import MOST_BYTES, FileSource, Offer
 from consumers.alerter.streaks import evaluated
@@ -261,12 +262,12 @@ async def test_rules_change_at_run_time_and_a_bad_set_changes_nothing_but_is_see
                 (
                     "query",
                     (
-                        "text, in quotes where YAML takes it for something else, such as SELECT uuid FROM tf_gpu_usage "
+                        "text (in quotes where YAML takes it for something else), such as SELECT uuid FROM tf_gpu_usage "
                         "WHERE temperature > {{ .Threshold }} AND {{ .Conditions }}"
                     ),
                 ),
                 ("threshold", "a number without quotes, such as 80"),
-                ("evaluationInterval", "text, in quotes where YAML takes it for something else, such as 30s"),
+                ("evaluationInterval", "text (in quotes where YAML takes it for something else), such as 30s"),
             )
         )
         assert set(book.rules) == {"GPUTemperatureHigh"}

@@ -93,7 +93,7 @@ async def test_backtest_says_when_a_rule_would_have_fired(tmp_path: Path, capsys
 async def test_lint_names_every_problem(tmp_path: Path, capsys) -> None:
     good, bad = rules(tmp_path / "good.yaml"), tmp_path / "bad.yaml"
     assert await cli("alerts", "lint", str(good)) == 0
-    assert "1 rules, all good" in capsys.readouterr().out
+    assert "1 rule, all good" in capsys.readouterr().out
     bad.write_text(good.read_text().replace("1s", "1 s").replace("SELECT", "SELEC"))
     assert await cli("alerts", "lint", str(bad)) == 1
     shown = capsys.readouterr()
@@ -113,7 +113,7 @@ async def test_lint_warns_of_what_would_be_taken_and_is_not_meant(tmp_path: Path
     assert await cli("alerts", "lint", str(odd)) == 0
     shown = capsys.readouterr().out
     assert "warning: rule GPUTemperatureHigh: summary: .Conditions would be printed as <no value>" in shown
-    assert "1 rules, all would be taken" in shown
+    assert "1 rule, all would be taken" in shown
     assert await cli("alerts", "lint", str(odd), "--json") == 0
     assert len(json.loads(capsys.readouterr().out)["warnings"]) == 1
 

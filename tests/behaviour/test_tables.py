@@ -11,7 +11,8 @@ import pytest
 import consumers.metrics
 from bus import subjects
 from bus.connection import Bus
-from consumers.alerter.rules import RulesError, parse
+from consumers.alerter.configuration import parse
+from consumers.alerter.rules import RulesError
 from consumers.metrics.settings import store as open_store
 from consumers.metrics.store import MetricsStore
 from consumers.metrics.tables import OF_WORKERS, TABLES, WORKER_USAGE

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import yaml
 
-from consumers.alerter.rules import parse
+from consumers.alerter.configuration import parse
 from consumers.metrics.settings import url_from_values
 from consumers.mutator.options import read_options
 from consumers.scaler.offers import read_offers
