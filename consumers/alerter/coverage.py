@@ -124,10 +124,15 @@ class Coverage:
             if not reason or now.at >= deadline:
                 break
             await asyncio.sleep(_AGAIN_S)
-        if not reason and slot / _NS - interval_s + tolerance_s(interval_s) < self._store.since:
-            ago_s = slot / _NS - self._store.since
-            reason = f"the metrics store was made anew {ago_s:.0f} s ago and does not reach back over the window"
         return reason
+
+    def anew(self, compiled: CompiledRule, slot: int) -> str:
+        """Return why the store cannot reach back over the window of a tick. Ask after the query, which may find that out."""
+        interval_s, at_s = compiled.interval.total_seconds(), slot / _NS
+        if not compiled.tables & TABLES.keys() or self._store.since <= at_s - interval_s + tolerance_s(interval_s):
+            return ""
+        ago_s = max(at_s - self._store.since, 0.0)
+        return f"the metrics store was made anew {ago_s:.0f} s ago and does not reach back over the window"
 
     async def _look(self) -> Progress:
         """Return how far recorders are; all who ask at one time share one look."""

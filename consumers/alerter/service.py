@@ -183,6 +183,8 @@ class Alerter:
             late = time.time() - slot / _NS
             timeout = min(max(interval - max(late, 0.0), 0.5), LONGEST_QUERY_S)
             result = await self._store.query(compiled.sql(), timeout=timeout)
+            if anew := self._coverage.anew(compiled, slot):
+                return failed(compiled, state, anew, slot=slot)
             return evaluated(compiled, state, result.named(), slot=slot)
         except (StoreError, TemplateRunError, TooManyAlertsError) as error:
             return failed(compiled, state, str(error), slot=slot)

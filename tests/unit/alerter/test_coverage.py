@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from consumers.alerter.coverage import behind, tolerance_s, unbroken
+from consumers.alerter.coverage import Coverage, behind, tolerance_s, unbroken
 from consumers.alerter.rules import CompiledRule
 from consumers.metrics.progress import Progress
 from schemas.alert import AlertRule, RuleState
@@ -72,6 +72,19 @@ def test_what_may_be_missing_is_never_more_than_five_seconds_or_less_than_a_reco
 def test_the_bus_was_there_while_our_connection_lasted_and_ticks_came(since_s: int, gap_s: int, known: bool) -> None:
     before = RuleState(rule="r", slot=NOW - gap_s * S)
     assert unbroken(rule(), before, NOW, since=NOW - since_s * S) is known
+
+
+class Store:
+    since = NOW / S
+
+
+@pytest.mark.parametrize(("after_s", "says"), [(-1, "made anew 0 s ago"), (11, "made anew 11 s ago"), (12, "")])
+async def test_a_store_that_was_made_within_the_window_tells_nothing(after_s: int, says: str) -> None:
+    coverage = Coverage(None, Store())
+    found = coverage.anew(rule(), NOW + after_s * S)
+    assert says in found
+    assert bool(found) == bool(says)
+    assert coverage.anew(rule("SELECT 1 AS uuid"), NOW) == ""
 
 
 def test_a_long_window_is_asked_about_its_last_five_minutes_only_and_a_first_tick_has_none_before_it() -> None:
