@@ -204,11 +204,11 @@ async def test_labels_of_pods_become_tags_while_it_runs(bus: Bus, kind: str, tmp
 @pytest.mark.parametrize(
     ("labels", "problem"),
     [
-        ("{a: Job}", "metricsExtraPodLabels: Expected `str` matching regex"),
-        ("{a: 'x; DROP TABLE y'}", "metricsExtraPodLabels: Expected `str` matching regex"),
+        ("{a: Job}", "metricsExtraPodLabels is {'a': 'Job'}: write up to 16 labels"),
+        ("{a: 'x; DROP TABLE y'}", "metricsExtraPodLabels is {'a': 'x; DROP TABLE y'}: write"),
         ("{a: node}", "metricsExtraPodLabels: node is a column already"),
         ("{a: x, b: x}", "metricsExtraPodLabels: two labels have the tag x"),
-        ("[a]", "metricsExtraPodLabels: Expected `object`"),
+        ("[a]", "metricsExtraPodLabels is ['a']: write up to 16 labels"),
     ],
 )
 def test_a_tag_that_cannot_be_a_column_is_refused(labels: str, problem: str) -> None:
