@@ -431,8 +431,7 @@ async def test_metrics_that_somebody_deletes_end_no_alert(bus: Bus, tmp_path: Pa
         found.gpu.celsius = 95
         await eventually(lambda: bool(found.states) and streak(found.states[-1]) >= 2, 30)
         file.unlink()
-        await eventually(lambda: any("was made anew" in state.error for state in found.states), 30)
-        assert found.recorder.statistics().lost_rows > 0
+        await eventually(lambda: found.recorder.statistics().lost_rows > 0, 30)
         assert found.recorder.unready() == ""  # it goes on
         before = streak(found.states[-1])
         await eventually(lambda: not found.states[-1].failures and streak(found.states[-1]) > before, 30)
