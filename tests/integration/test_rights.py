@@ -6,7 +6,6 @@ accounts and nothing more, and none may be forbidden anything, whatever right is
 
 import asyncio
 import contextlib
-import json
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 from bus.kube.client import Client, resource_path
 from bus.kube.errors import KubeRefusedError
 from deploy.doctor.rights import lacks_ourselves
+from deploy.local.processes import RoleProcess
 from deploy.local.roles import CLUSTER_ROLES, COEXISTING_ROLES
 from tests.chart.render import rendered
 from tests.integration import audit
@@ -26,9 +26,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 HERE = Path(__file__).parent
 API = "tensor-fusion.ai/v1"
-ASKED_BY_ADMISSION = audit.Right("status", "update", "tensor-fusion.ai", "tensorfusionclusters/finalizers")
-"""No request of its own: see :func:`test_a_pool_holds_up_its_cluster_only_with_the_right_to`."""
-
 DELIBERATE = {"tls-issuer may not delete secrets", "keys-monitor may not list secrets"}
 """What a test tries to see it refused."""
 
@@ -46,7 +43,7 @@ def test_every_right_is_used_and_none_is_lacking(plane: ControlPlane, request: p
     assert sorted(forbidden - DELIBERATE) == []
     assert forbidden >= DELIBERATE
     unused = {one for one in granted if not any(one.covers(other) for other in used)}
-    assert sorted(unused - {ASKED_BY_ADMISSION}) == []
+    assert sorted(unused) == []
 
 
 @pytest.mark.parametrize("role", CHECKED)
@@ -84,7 +81,7 @@ async def test_a_right_that_is_taken_away_is_told_by_name(
 
 @pytest.fixture
 def strict(plane: ControlPlane) -> Iterator[None]:
-    """An API server as some distributions have it: who has an object hold up the deletion of another must be allowed that."""
+    """An API server as some distributions have it: who has an object hold up its owner's deletion must be allowed that."""
     plane.stop("kube-apiserver")
     plane.start_apiserver("--enable-admission-plugins=OwnerReferencesPermissionEnforcement")
     yield
@@ -93,47 +90,17 @@ def strict(plane: ControlPlane) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("strict")
-async def test_a_pool_holds_up_its_cluster_only_with_the_right_to(
-    cluster: Cluster, kubeconfig_of: Callable[[str], Awaitable[Path]]
+async def test_pools_belong_to_their_cluster_where_more_is_asked_of_who_says_so(
+    cluster: Cluster, start: Callable[[str], Awaitable[RoleProcess]]
 ) -> None:
-    """Asked by the API server within another request, so it is in no audit log."""
-    uid = (await cluster.apply(CLUSTER))["metadata"]["uid"]
-    spec = CLUSTER["spec"]["gpuPools"][0]["specTemplate"]
-    reference = {
-        "apiVersion": API,
-        "kind": "TensorFusionCluster",
-        "name": "demo",
-        "uid": uid,
-        "blockOwnerDeletion": True,
-    }
-    pool = {
-        "apiVersion": API,
-        "kind": "GPUPool",
-        "metadata": {"name": "p", "ownerReferences": [reference]},
-        "spec": spec,
-    }
-    (role,) = audit.roles_bound("status")
-    less = [rule for rule in role["rules"] if "tensorfusionclusters/finalizers" not in rule["resources"]]
-    assert len(less) == len(role["rules"]) - 1
-    async with await Client.connect(str(await kubeconfig_of("status"))) as client:
-
-        async def refusal() -> str:
-            try:
-                body = json.dumps(pool).encode()
-                await client.call("POST", resource_path(API, "gpupools"), query={"dryRun": "All"}, body=body)
-            except KubeRefusedError as error:
-                return error.message
-            return ""
-
-        assert not await refusal()
-        await cluster.apply(role | {"rules": less})
-        try:
-            async with asyncio.timeout(20):
-                while not (said := await refusal()):
-                    pass
-            assert "cannot set blockOwnerDeletion" in said
-        finally:
-            await cluster.apply(role)
+    """They do not hold up its deletion, so no right over it is needed."""
+    await cluster.apply(CLUSTER)
+    await asyncio.gather(start("watcher"), start("status"))
+    async with asyncio.timeout(30):
+        while not (pools := await cluster.list("GPUPool", api=API)):  # noqa: ASYNC110  the API server is asked
+            await asyncio.sleep(0.1)
+    (owner,) = pools[0]["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"]) == ("TensorFusionCluster", "demo")
 
 
 async def test_the_scaler_may_read_the_keys_that_values_name_and_no_other_secret(
