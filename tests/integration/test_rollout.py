@@ -198,6 +198,30 @@ async def test_a_crash_looping_image_stops_after_the_canary_and_rollback_restore
     }  # fmt: skip
 
 
+@pytest.mark.slow
+async def test_one_broken_image_after_another_costs_the_same_node(cluster: Cluster, bus: Bus, start) -> None:
+    await cluster.add_nodes([f"node-{number}" for number in range(5)])
+    await cluster.apply(pool(agents("agent:1")))
+    log = await Log(bus, "hypervisor").start()
+    async with Kubelet(cluster, SYSTEM) as kubelet:
+        kubelet.crashing = {"agent:bad", "agent:worse"}
+        await asyncio.gather(*map(start, ("updater", "actuator", "watcher")))
+        await log.ready(5)
+        await cluster.apply(pool(agents("agent:bad")))
+        first = await log.reaches("halted")
+        await cluster.apply(pool(agents("agent:worse")))
+        await eventually(
+            lambda: log.records[-1].phase == "halted" and log.records[-1].target != first.target, PATIENCE_S
+        )
+        assert log.records[-1].failed == first.failed == ("node-0",)
+        await cluster.apply(pool(agents("agent:2")))
+        await log.reaches("synced")
+    assert set(kubelet.images.values()) == {"agent:2"}
+    assert {name: len(uids) for name, uids in kubelet.made.items()} == {
+        "node-0": 4, "node-1": 2, "node-2": 2, "node-3": 2, "node-4": 2,
+    }  # fmt: skip
+
+
 async def test_a_node_that_comes_to_another_pool_gets_that_pool_s_agent(cluster: Cluster, bus: Bus, start) -> None:
     await cluster.add_nodes(["node-0"], "other")
     await cluster.add_nodes(["node-1"])
