@@ -258,11 +258,13 @@ async def policies(place: Path, store: Path, trace: Trace, modes: tuple[Placemen
     played = {result["rules"]: result for result in json.loads(shown)}
     for mode in modes:
         placed, peak, end = await directly(store, mode)
+        told = played[mode]
+        off = max(abs(told["peak_tflops_percent"] - peak), abs(told["end_tflops_percent"] - end))
         check(
-            (placed, round(peak, 9), round(end, 9))
-            == tuple(round(played[mode][name], 9) for name in ("placed", "peak_tflops_percent", "end_tflops_percent")),
-            f"{mode}: {placed:,} placed, at most {peak:.2f} % and at the end {end:.2f} % given, by the log as by an allocator "
-            "that gets the same pods in the same order",
+            placed + told["waited"] == told["placed"] and off < (1 if told["waited"] else 1e-9),
+            f"{mode}: {told['placed']:,} placed, {told['waited']} of them after waiting, and at most "
+            f"{told['peak_tflops_percent']:.2f} % given by the log; {placed:,} and {peak:.2f} % by an allocator that gets "
+            "the same pods in the same order",
         )
     for mode in modes:
         direct = place / mode
@@ -277,6 +279,8 @@ async def policies(place: Path, store: Path, trace: Trace, modes: tuple[Placemen
 
 async def directly(store: Path, mode: PlacementMode) -> tuple[int, float, float]:
     """Give an allocator of a mode the commands of a log, one after the other, and commit at once what it decides.
+
+    Pods that fit nowhere are not tried again here.
 
     Returns:
         Pods placed, and the compute given at most and at the end, in percent of what is schedulable.
