@@ -67,11 +67,13 @@ class LedgerReader:
         self._held: dict[int, tuple[Allocation, ...]] = {}
         self._newest: dict[str, int] = {}
         self._ended = False
+        self._kept = True
         self._full = KEPT
         self.seq = 0
 
     async def read_to(self, seq: int | None) -> None:
-        """Read at least up to a sequence; None reads to the end."""
+        """Read at least up to a sequence; None reads to the end, and keeps nothing of that, as nobody asks for it any more."""
+        self._kept = seq is not None
         while not self._ended and (seq is None or self.seq < seq):
             batch = await anext(self._records, None)
             if batch is None:
@@ -91,7 +93,8 @@ class LedgerReader:
         except (UndecodableError, ValueError) as error:
             problem = str(error)
         else:
-            self._held[record.seq] = data.charges() if data is not None else ()
+            if self._kept:
+                self._held[record.seq] = data.charges() if data is not None else ()
         self._newest[record.subject] = record.seq
         self._seen(record, node, data, problem)
 
@@ -147,7 +150,8 @@ class ChangesReader(LedgerReader):
 
     def _take(self, record: Record) -> None:
         self._newest[record.subject] = record.seq
-        self._encoded[record.seq] = record.payload
+        if self._kept:
+            self._encoded[record.seq] = record.payload
         if record.payload:
             with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 self._changed(record, _changed.decode(record.payload).data.changes)
