@@ -87,8 +87,8 @@ class LedgerChecker:
 
     @property
     def double_allocations(self) -> int:
-        """Number of violations that mean something was given twice."""
-        return sum(v.rule in _GIVEN_TWICE for v in self.violations)
+        """Number of times that something was given twice, second places of pods that were taken back since included."""
+        return sum(v.rule in _GIVEN_TWICE for v in self.violations) + len(self.taken_back)
 
     def pods(self) -> dict[str, str]:
         """Return the node of every pod that holds something now, by UID."""

@@ -32,7 +32,7 @@ class Audit(msgspec.Struct, kw_only=True):
         overtaken: Placements that another allocator's commit came before.
         violations: Broken invariants of the ledger.
         taken_back: Second places of pods whose command came twice, which did not last.
-        double_allocations: Those among them that mean something was given twice.
+        double_allocations: Times that something was given twice, what was taken back since included.
         unsealed: Changes of namespaces with a quota that were not counted at once, by allocators that had not heard of it.
     """
 

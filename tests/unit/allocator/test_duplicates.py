@@ -45,3 +45,4 @@ def test_a_second_place_is_a_violation_until_it_is_taken_back() -> None:
     assert (len(checker.violations), checker.taken_back) == (1, [])
     record(5, "b", op="remove")
     assert (checker.violations, [found.seq for found in checker.taken_back]) == ([], [2])
+    assert checker.double_allocations == 1, "that it did not last does not undo it"
