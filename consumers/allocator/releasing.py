@@ -1,5 +1,7 @@
 """Commands to give back what pods hold, and placements that are undone because the pod stood elsewhere first."""
 
+import msgspec
+
 from consumers.allocator.book import Addition, Removal
 from consumers.allocator.effects import encode
 from consumers.allocator.keeping import Keeping
@@ -76,6 +78,8 @@ class Releasing:
             if not silent:
                 self.release_nothing(command, token)
             return
+        # The UID says which pod it is. Whose quota it is counted in is what the ledger says, however the command calls it.
+        command = msgspec.structs.replace(command, namespace=held.namespace, name=held.name)
         decision = mind.decider.release(command, ": gave back what it held", node, held.gpus)
         removal = Removal(command, token, decision, encode(decision), silent, held.gang)
         if not silent:

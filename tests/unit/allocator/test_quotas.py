@@ -15,7 +15,7 @@ from schemas.decision import GpuGrant
 from schemas.dialects import ContainerView, GpuAmounts, GpuResources, HamiConfig, PodSpecView, RequestError, hami
 from schemas.dialects.quotas import gpu_resource_quota, resource_quota
 from schemas.ledger import Allocation, NodeRecord, QuotaRecord
-from schemas.pod import GpuRequest
+from schemas.pod import GpuRequest, Release
 from schemas.quota import Budget, Quota, Single, Usage
 from schemas.reasons import COMPUTE, QUOTA, QUOTA_SINGLE
 from tests.unit.allocator.harness import MIB, Allocator, command, encoded
@@ -243,3 +243,14 @@ def test_what_somebody_adds_who_does_not_know_of_the_quota_yet_takes_back_what_w
     (bundle,) = allocator.leave()
     assert [item.uid for commit in bundle.commits for item in commit.items] == ["a"]
     assert bundle.seals[0].record.used.workers == 3
+
+
+def test_a_release_that_names_another_namespace_gives_back_in_that_of_the_ledger() -> None:
+    allocator = Allocator(*(Quota(namespace=name, name="q", total=Budget(workers=1)) for name in ("ns", "other")))
+    assert allocator.ask("a", GpuRequest(pool="p")).node
+    allocator.core.release(Release(namespace="other", name="x", uid="a", pool="p"), None)
+    (gone,) = allocator.said()
+    assert (gone.decision.namespace, gone.decision.name, gone.decision.pod_uid) == ("ns", "a", "a")
+    assert allocator.ask("b", GpuRequest(pool="p")).node, "its own namespace has room again"
+    assert allocator.ask("c", GpuRequest(pool="p"), namespace="other").node
+    assert allocator.ask("d", GpuRequest(pool="p"), namespace="other").reason == QUOTA, "nothing is counted below zero"
