@@ -144,7 +144,8 @@ class BatchMember(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     Attributes:
         uid: The one to be replaced; one with another UID has been already.
         was_ready: Whether it was ready before. If not, that it is not ready afterwards says nothing about the template.
-        pods_ready: Pods of a worker that were ready before.
+        pods_ready: Pods of a worker that were ready before, or have become since.
+        wanted: Pods that the worker wanted then; 0 where that was not written down.
         since: When it was first taken up. Pods of a worker that are younger were made for those that were replaced.
         part_at: When pods of a worker were last replaced while others of it still wait for their turn.
         replaced_at: When its replacement was confirmed.
@@ -155,6 +156,7 @@ class BatchMember(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     uid: str
     was_ready: bool = True
     pods_ready: Amount = 0
+    wanted: Amount = 0
     since: Timestamp | None = None
     part_at: Timestamp | None = None
     replaced_at: Timestamp | None = None
@@ -243,7 +245,7 @@ class Replace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         hash: What the new one is to be labelled with.
         isolation: Isolation mode of an agent's node.
-        up: Pods of a worker that were ready before, of those that it wants.
+        up: Pods of a worker that are ready when none is down by our doing, of those that it wants.
         at_once: How many of these may be down; the others are replaced when those have come up.
         first: Whether one of them goes first, alone.
         since: Pods that are younger were made for those that were replaced: they are the first to try another template on.
@@ -265,12 +267,14 @@ class Replace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Replaced(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Answer: ``done``; ``gone`` when there is no member of that UID any more; ``blocked`` with what forbids it at present.
 
-    ``part`` when pods of a worker remain for a later request; ``pods`` counts those replaced by this one.
+    ``part`` when pods of a worker remain for a later request; ``pods`` counts those replaced by this one, and ``up`` those that
+    were ready before it: when these are more than the request says, none of them is replaced until another says so.
     """
 
     outcome: Outcome
     message: str = ""
     pods: Amount = 0
+    up: Amount = 0
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,14 @@ from consumers.updater.verdict import IsCurrent
 from schemas.rollout import BatchMember, Member, Rollout
 
 
+def up_before(one: BatchMember, member: Member) -> int:
+    """Return how many pods of a worker are ready when none is down by our doing: all that it wants but those down before."""
+    wanted = member.wanted or member.pods
+    if not one.wanted:
+        return min(one.pods_ready, wanted)
+    return max(wanted - max(one.wanted - one.pods_ready, 0), 0)
+
+
 class Down(msgspec.Struct, frozen=True):
     """Who is down by our doing now, but for the batch under way.
 
@@ -57,8 +65,9 @@ def _remembered(record: Rollout, one: BatchMember) -> BatchMember:
     # A workload keeps its UID; of a node the pod with that UID is the one that was removed, and may still be seen.
     uid = one.uid if one.replaced_at is not None and record.component == "hypervisor" else ""
     return BatchMember(
-        name=one.name, uid=uid, was_ready=one.was_ready, pods_ready=one.pods_ready, since=one.since or record.started_at
-    )
+        name=one.name, uid=uid, was_ready=one.was_ready, pods_ready=one.pods_ready, wanted=one.wanted,
+        since=one.since or record.started_at,
+    )  # fmt: skip
 
 
 def blamed(record: Rollout, names: Iterable[str], members: Mapping[str, Member]) -> dict[str, Any]:
@@ -71,7 +80,13 @@ def blamed(record: Rollout, names: Iterable[str], members: Mapping[str, Member])
         return {"short": dict(sorted((record.short | short).items()))}
     known = {one.name for one in (*record.batch, *record.down)}
     added = [
-        BatchMember(name=one.name, uid="", pods_ready=one.wanted or one.pods, since=record.started_at)
+        BatchMember(
+            name=one.name,
+            uid="",
+            pods_ready=one.wanted or one.pods,
+            wanted=one.wanted or one.pods,
+            since=record.started_at,
+        )
         for one in looping
         if one.name not in known
     ]
@@ -122,8 +137,7 @@ def _clients(record: Rollout, members: Collection[Member], is_current: IsCurrent
 def _is_down(one: BatchMember, member: Member) -> bool:
     well = member.ready and not member.crash_looping
     if member.component == "worker":
-        wanted = min(one.pods_ready, member.wanted or member.pods)
-        return member.pods_ready < wanted or (one.was_ready and not well)
+        return member.pods_ready < up_before(one, member) or (one.was_ready and not well)
     return not well
 
 
@@ -144,7 +158,10 @@ def taken_up(one: Member, down: Down, is_current: IsCurrent, now: datetime) -> B
     """Return a member as it enters a batch; of one that is down by our doing it counts how it was before that."""
     known = down.first.get(one.name)
     if known is None:
-        return BatchMember(name=one.name, uid=one.uid, was_ready=one.ready, pods_ready=one.pods_ready, since=now)
+        return BatchMember(
+            name=one.name, uid=one.uid, was_ready=one.ready, pods_ready=one.pods_ready, wanted=one.wanted or one.pods,
+            since=now,
+        )  # fmt: skip
     if is_current(one):  # it only has to come up: nothing of that UID is to be removed
         return msgspec.structs.replace(known, uid="", since=known.since or now, replaced_at=now)
     return msgspec.structs.replace(known, uid=one.uid, since=known.since or now)

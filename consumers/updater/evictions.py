@@ -50,7 +50,7 @@ async def replace_worker(client: Client, request: Replace) -> Replaced:
         return Replaced(outcome="blocked", message=blocked.message, pods=done)
     if later:
         text = f"{len(later)} of {len(theirs)} pods wait for the others to be ready"
-        return Replaced(outcome="part", message=text, pods=done)
+        return Replaced(outcome="part", message=text, pods=done, up=sum(map(_is_up, theirs)))
     return Replaced(outcome="done", pods=done) if now else GONE
 
 
@@ -58,7 +58,8 @@ def choose_workers(pods: Iterable[KubePod], request: Replace) -> tuple[list[Kube
     """Return which of a workload's pods to evict now, and which later. Pure.
 
     Those that are down take nothing away and go at once; of the others as many as may be down, the oldest first. Who was
-    evicted and has no successor yet is counted by being missed. As long as ``first`` is asked for and none has come up with the
+    evicted and has no successor yet is counted by being missed. Whom pods hide that ``up`` does not count would not be missed,
+    so while more are up than that nobody who is up goes. As long as ``first`` is asked for and none has come up with the
     template, one alone is tried: if one is down already by an earlier template, one that was made for it.
     """
     pods = list(pods)
@@ -69,7 +70,7 @@ def choose_workers(pods: Iterable[KubePod], request: Replace) -> tuple[list[Kube
     proven = sum(map(_is_up, current))
     alone = request.first and not proven
     down = request.up - len(up) - proven
-    room = max((1 if alone else request.at_once) - down, 0)
+    room = 0 if down < 0 else max((1 if alone else request.at_once) - down, 0)
     chosen = [pod for pod in outdated if pod not in up] + up[:room]
     if alone:  # a pod that is ready, for one that was down before would prove nothing
         one = up[:1] if up and room else _made_since(request, outdated)[:1] or ([] if up else outdated[:1])

@@ -213,7 +213,7 @@ class _Step(Look):
             blocked = [one.name for one in record.batch if one.blocked]
             text += f"; could not replace {some(blocked)}: {record.message}" if blocked else ""
             return self._halt(Verdict("MaxDurationExceeded", text))
-        kept = trimmed(record, self.members, self.policy, self.is_current)
+        kept = trimmed(record, self.members, self.policy, self.is_current, self.now)
         if kept != record.batch:
             phase = record.phase if kept else "planned"
             return self.to("continued", phase=phase, batch=kept, **{} if kept else stop_clock(record, self.now))

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from consumers.updater.down import Down, carried, dropped, find_down, first_owners, taken_up
+from consumers.updater.down import Down, carried, dropped, find_down, first_owners, taken_up, up_before
 from consumers.updater.plan import batch_size, most_down
 from consumers.updater.successors import owner_of, up_of
 from consumers.updater.verdict import IsCurrent, some
@@ -74,14 +74,17 @@ def resumed(record: Rollout, now: datetime) -> tuple[BatchMember, ...]:
 
 
 def trimmed(
-    record: Rollout, members: Mapping[str, Member], policy: UpdatePolicy, is_current: IsCurrent
+    record: Rollout, members: Mapping[str, Member], policy: UpdatePolicy, is_current: IsCurrent, now: datetime
 ) -> tuple[BatchMember, ...]:
     """Return the batch as it is to go on now.
 
     One that was planned when more could be down, before the percentage was lowered or members left, gives back those that are
     up and whose turn has not come. One that had no pod when the batch began is replaced if it got one of another template.
+    A worker that was scaled, or whose pods that were down before have come up, is held to what it has now.
     """
-    batch = [_appeared(one, members.get(one.name), is_current) for one in record.batch]
+    batch = [
+        _held(_appeared(one, members.get(one.name), is_current), members.get(one.name), now) for one in record.batch
+    ]
     away = find_down(msgspec.structs.replace(record, **carried(record)), members, is_current)
     begun = sum(one.replaced_at is None and one.part_at is not None and one.name not in away.first for one in batch)
     room = max(most_down(len(members), policy.batch_percentage) - away.count - begun, 0)
@@ -98,6 +101,18 @@ def _appeared(one: BatchMember, member: Member | None, is_current: IsCurrent) ->
     if one.uid or member is None or not member.uid or is_current(member):
         return one
     return msgspec.structs.replace(one, uid=member.uid, replaced_at=None)
+
+
+def _held(one: BatchMember, member: Member | None, now: datetime) -> BatchMember:
+    wanted = 0 if member is None else member.wanted or member.pods
+    if member is None or not (one.wanted and wanted):
+        return one
+    up = max(up_before(one, member), min(member.pods_ready, wanted))
+    if wanted == one.wanted and up <= one.pods_ready:
+        return one
+    # Those that it was scaled up by have their time to come up too.
+    part_at = now if one.part_at is not None and wanted > one.wanted else one.part_at
+    return msgspec.structs.replace(one, pods_ready=up, wanted=wanted, part_at=part_at)
 
 
 def busy(record: Rollout, now: datetime) -> int:
@@ -122,12 +137,12 @@ def request_of(record: Rollout, one: BatchMember, member: Member, policy: Update
     """Return the request to replace a member of the batch.
 
     Of a worker's pods no more are down at a time than ``batchPercentage`` of those that it wants, beside those that were down
-    before; of a canary's one goes first.
+    before; those that it was scaled up by count as down until they are up. Of a canary's one goes first.
     """
     wanted = member.wanted or member.pods
     return Replace(
         pool=record.pool, component=record.component, name=one.name, uid=one.uid, template=record.target,
-        hash=member_hashes(record.target)(member), isolation=member.isolation, up=min(one.pods_ready, wanted),
+        hash=member_hashes(record.target)(member), isolation=member.isolation, up=up_before(one, member),
         at_once=batch_size(wanted, policy.batch_percentage), first=record.phase == "canary" and one.pods_ready > 0,
         since=one.since,
     )  # fmt: skip
@@ -150,6 +165,8 @@ def replaced(record: Rollout, answers: Mapping[str, Replaced], now: datetime) ->
 def _answered(one: BatchMember, answer: Replaced | None, now: datetime) -> BatchMember:
     if answer is None:
         return one
+    if one.wanted and answer.up > one.pods_ready:
+        one = msgspec.structs.replace(one, pods_ready=min(answer.up, one.wanted))
     if answer.outcome == "blocked":
         part_at = now if answer.pods else one.part_at
         return msgspec.structs.replace(one, blocked=answer.message or "blocked", part_at=part_at)

@@ -290,5 +290,5 @@ def test_a_workload_is_held_to_the_pods_it_had_before_the_first_of_several_templ
     world.settle()
     (one,) = world.record.batch
     assert one == BatchMember(
-        name="n00", uid="w", pods_ready=10, since=began, part_at=world.now, was_ready=True, blocked=""
+        name="n00", uid="w", pods_ready=10, wanted=10, since=began, part_at=world.now, was_ready=True, blocked=""
     )

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
+import pytest
 
 from consumers.updater.evictions import choose_workers
 from consumers.updater.progress import request_of
@@ -95,6 +96,65 @@ def test_as_many_may_be_down_as_the_percentage_says_of_those_that_are_wanted() -
     assert asked(3, 10, 100) == (3, 10, True)
     assert asked(10, 4, 25) == (4, 1, True)  # it was scaled down
     assert asked(0, 4, 25) == (0, 1, False)  # none was up, so none would prove anything
+
+
+def a_worker(wanted: int, ready: int) -> Member:
+    return Member(
+        pool="p", component="worker", name="n00", uid="w", hash="", created_at=START, ready=ready == wanted,
+        wanted=wanted, pods=wanted, pods_ready=ready,
+    )  # fmt: skip
+
+
+def test_pods_that_come_up_beside_those_that_were_up_before_make_no_room() -> None:
+    old, new = [pod(number) for number in range(5)], [pod(number, "new") for number in range(5, 9)]
+    for more in (old, [*old, *new]):  # scaled up, or down before
+        assert choose(more, up=4, at_once=1)[0] == []
+        assert choose(more, up=len(more), at_once=1)[0] == ["w-0"]
+        assert choose(more[1:], up=len(more), at_once=1)[0] == []
+    # Those that are down take nothing away all the same.
+    assert choose([*old, pod(9, ready=False)], up=4, at_once=1)[0] == ["w-9"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "up"),
+    [
+        ((10, 10), (20, 10), 20),  # those that it was scaled up by are yet to come up
+        ((10, 10), (20, 19), 20),
+        ((10, 5), (10, 10), 10),  # all that were down are up
+        ((10, 5), (10, 8), 8),
+        ((10, 5), (10, 4), 5),
+        ((10, 5), (20, 5), 15),
+        ((10, 10), (4, 9), 4),
+        ((10, 5), (4, 4), 4),
+    ],
+)
+def test_a_worker_is_held_to_what_it_wants_but_for_what_was_down_before(
+    before: tuple[int, int], after: tuple[int, int], up: int
+) -> None:
+    world = World(0, "worker")
+    world.members["n00"] = a_worker(*before)
+    world.settle()
+    world.answers = lambda: Replaced(outcome="part", message="others wait", pods=1)
+    world.want(NEW)
+    world.settle()
+    world.answers = lambda: Replaced(outcome="part", message="others wait")
+    world.members["n00"] = member = a_worker(*after)
+    world.now += timedelta(seconds=10)
+    world.settle()
+    (one,) = world.record.batch
+    assert request_of(world.record, one, member, POLICY).up == up
+    assert (one.part_at == world.now) == (after[0] > before[0])  # what it was scaled up by has its time
+
+
+def test_more_pods_that_are_up_than_was_known_are_written_down_before_any_goes() -> None:
+    world = World(0, "worker")
+    world.members["n00"] = a_worker(10, 5)
+    world.settle()
+    world.answers = lambda: Replaced(outcome="part", message="others wait", up=10)
+    world.want(NEW)
+    world.settle()
+    (one,) = world.record.batch
+    assert (one.pods_ready, one.part_at) == (10, None)
 
 
 def half_done(**policy: Any) -> World:
