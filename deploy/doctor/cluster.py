@@ -2,13 +2,15 @@
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from bus.kube.client import Client, resource_path
-from bus.kube.errors import KubeError, KubeRefusedError
+from bus.kube.errors import KubeRefusedError
 from deploy.doctor.findings import Finding, good
+from deploy.doctor.parts import Parts, part_findings, read_parts
+from deploy.doctor.production import production
 from deploy.doctor.rights import rights
 from schemas.dialects.tf_keys import ENABLED
 from schemas.kube.crd import definition
@@ -18,23 +20,30 @@ CRDS: Final = "apiextensions.k8s.io/v1"
 SOON_DAYS: Final = 14
 ASKED_IN: Final = "default"
 _FORBIDDEN: Final = 403
-GROUPS: Final = ("scheduler", "webhook")
-"""Groups of which guides for production want two or three, on different nodes."""
 
 
 async def examine_cluster(client: Client, namespace: str, release: str) -> list[Finding]:
     """Look at everything in the API server; what we may not see is said to be unknown."""
     found: list[Finding] = []
-    for check, work in (
-        ("cluster/crds", _crds(client)),
-        ("cluster/webhook", _webhook(client, release)),
-        ("cluster/admission", _admission(client)),
-        ("cluster/certificates", _certificates(client, namespace, release)),
-        ("cluster/rights", rights(client, namespace, release)),
-        ("production", _production(client, namespace, release)),
-    ):
+    parts = Parts((), frozenset(), pools_run_agents=False)
+
+    async def look_at_parts() -> list[Finding]:
+        nonlocal parts
+        parts = await read_parts(client, namespace, release)
+        return part_findings(parts, namespace, release)
+
+    looks: tuple[tuple[str, Callable[[], Awaitable[list[Finding]]]], ...] = (
+        ("cluster/crds", lambda: _crds(client)),
+        ("parts", look_at_parts),
+        ("cluster/webhook", lambda: _webhook(client, release, passive=parts.passive)),
+        ("cluster/admission", lambda: _admission(client, release, passive=parts.passive)),
+        ("cluster/certificates", lambda: _certificates(client, parts, namespace, release)),
+        ("cluster/rights", lambda: rights(client, namespace, release)),
+        ("production", lambda: production(client, parts, release)),
+    )
+    for check, look in looks:
         try:
-            found += await work
+            found += await look()
         except KubeRefusedError as error:
             fix = "ask with an account that may read this: --kubeconfig of an administrator"
             forbidden = error.code == _FORBIDDEN
@@ -85,17 +94,26 @@ def _stated(schema: Any) -> Any:
     return {key: _stated(value) for key, value in schema.items() if value != {}}
 
 
-async def _webhook(client: Client, release: str) -> list[Finding]:
-    name = f"{release}-mutating-webhook"
-    api = "admissionregistration.k8s.io/v1"
+async def _hooks(client: Client, release: str) -> list[dict[str, Any]] | None:
+    name, api = f"{release}-mutating-webhook", "admissionregistration.k8s.io/v1"
     there = await _get(client, resource_path(api, "mutatingwebhookconfigurations", name=name))
+    return None if there is None else there["webhooks"]
+
+
+async def _webhook(client: Client, release: str, *, passive: bool) -> list[Finding]:
+    name = f"{release}-mutating-webhook"
+    hooks = await _hooks(client, release)
     check = "cluster/webhook"
-    if there is None:
+    if passive and hooks is None:
+        says = "this installation only watches: pods that ask for GPUs are another's"
+        fix = "in the maintenance window, when nobody else gives out GPUs any more: migration.passive: false"
+        return [Finding(check=check, severity="warning", says=says, fix=fix)]
+    if hooks is None:
         fix = "install the chart, or: gpubus schema webhook --service NAMESPACE/NAME --ca ca.crt | kubectl apply -f -"
         says = f"there is no MutatingWebhookConfiguration {name}: pods that ask for GPUs are nobody's"
         return [Finding(check=check, severity="critical", says=says, fix=fix)]
     found = []
-    for hook in there["webhooks"]:
+    for hook in hooks:
         if not hook["clientConfig"].get("caBundle"):
             fix = f"kubectl create job --from=cronjob/{release}-issuer {release}-issuer-now, or look at cert-manager's cainjector"
             says = "the webhook names no authority: the API server refuses every pod that asks for GPUs"
@@ -107,21 +125,30 @@ async def _webhook(client: Client, release: str) -> list[Finding]:
     return found or [good(check, "the webhook is registered, and fails closed")]
 
 
-async def _admission(client: Client) -> list[Finding]:
-    """Send a pod through admission that is not stored."""
+async def _admission(client: Client, release: str, *, passive: bool) -> list[Finding]:
+    """Send a pod through admission that is not stored, in a namespace whose pods are sent to us."""
+    check = "cluster/admission"
+    if passive:
+        return []
+    hooks = await _hooks(client, release)
+    namespaces = json.loads(await client.call("GET", resource_path("v1", "namespaces")))["items"]
+    asked_in = asked_namespace(hooks or (), namespaces)
+    if not asked_in:
+        says = "no namespace is one whose pods are sent to us: pods that ask for GPUs are nobody's"
+        fix = "label the namespaces of users as webhook.namespaceLabels says, or leave that empty for all"
+        return [Finding(check=check, severity="critical", says=says, fix=fix)]
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
             "name": "gpubus-doctor",
-            "namespace": ASKED_IN,
+            "namespace": asked_in,
             "labels": {ENABLED: "true"},
             "annotations": {"tensor-fusion.ai/tflops-request": "1", "tensor-fusion.ai/vram-request": "1Gi"},
         },
         "spec": {"containers": [{"name": "main", "image": "none"}]},
     }
-    check = "cluster/admission"
-    path = resource_path("v1", "pods", ASKED_IN)
+    path = resource_path("v1", "pods", asked_in)
     fix = "kubectl logs -l gpubus.io/admission=true -c gateway; the API server must reach the webhook's Service"
     try:
         answer = json.loads(await client.call("POST", path, query={"dryRun": "All"}, body=json.dumps(pod).encode()))
@@ -135,16 +162,52 @@ async def _admission(client: Client) -> list[Finding]:
     return [good(check, "a pod that asks for GPUs is taken over")]
 
 
-async def _certificates(client: Client, namespace: str, release: str) -> list[Finding]:
+def asked_namespace(hooks: Sequence[Mapping[str, Any]], namespaces: Sequence[Mapping[str, Any]]) -> str:
+    """Return a namespace whose pods every webhook is sent, ``default`` if it is one; empty for none."""
+    reached = [
+        one["metadata"]["name"]
+        for one in namespaces
+        if all(_chosen(hook.get("namespaceSelector") or {}, one["metadata"].get("labels") or {}) for hook in hooks)
+    ]
+    return ASKED_IN if ASKED_IN in reached else next(iter(sorted(reached)), "")
+
+
+def _chosen(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Whether a label selector means an object; source: ``LabelSelector`` of ``meta/v1``."""
+    if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
+        return False
+    for term in selector.get("matchExpressions") or ():
+        has, within = term["key"] in labels, labels.get(term["key"]) in (term.get("values") or ())
+        verdict = {"In": within, "NotIn": not within, "Exists": has, "DoesNotExist": not has}
+        if not verdict[term["operator"]]:
+            return False
+    return True
+
+
+async def _certificates(client: Client, parts: Parts, namespace: str, release: str) -> list[Finding]:
+    """Judge the Secrets that pods mount, whoever made them, and that of our own authority."""
+    own = f"{release}-ca"
+    mounted = {
+        volume["secret"]["secretName"]
+        for one in parts.workloads
+        for volume in one["spec"]["template"]["spec"].get("volumes") or ()
+        if "secret" in volume
+    }
     found = []
-    for part in ("ca", "webhook-tls", "nats-tls", "kube-scheduler-tls"):
-        name = f"{release}-{part}"
+    for name in sorted({*mounted, own}):
         there = await _get(client, resource_path("v1", "secrets", namespace, name))
-        if there is not None and "tls.crt" in (there.get("data") or {}):
-            found.append(certificate_finding(name, base64.b64decode(there["data"]["tls.crt"]), datetime.now(UTC)))
+        data = (there or {}).get("data") or {}
+        if there is None and name in mounted:
+            says = f"Secret {name} is gone: pods that mount it do not start any more"
+            fix = f"kubectl create job -n {namespace} --from=cronjob/{release}-issuer issue-now, or whoever made it"
+            found.append(Finding(check=f"cluster/certificates/{name}", severity="critical", says=says, fix=fix))
+        for key in ("tls.crt", "ca.crt"):
+            if key in data:
+                found.append(certificate_finding(name, base64.b64decode(data[key]), datetime.now(UTC)))
+                break
     if found:
         return found
-    says = f"no Secret {release}-webhook-tls is there: the certificates are somebody else's"
+    says = f"no part of {release} mounts a certificate: bus and gateway are somebody else's"
     return [
         Finding(check="cluster/certificates", severity="unknown", says=says, fix="see that they are renewed in time")
     ]
@@ -169,54 +232,3 @@ def certificate_finding(name: str, certificate: bytes, now: datetime) -> Finding
         says = f"the certificate in {name} ends in {days:.0f} days, and should have been renewed"
         return Finding(check=check, severity="warning", says=says, fix=fix)
     return good(check, f"good for {days:.0f} days")
-
-
-async def _production(client: Client, namespace: str, release: str) -> list[Finding]:
-    found = []
-    for part in ("controller", *GROUPS, "monitor"):
-        there = await _get(client, resource_path("apps/v1", "deployments", namespace, f"{release}-{part}"))
-        if there is not None:
-            found += deployment_findings(part, there)
-    quotas = json.loads(await client.call("GET", resource_path("tensor-fusion.ai/v1", "gpuresourcequotas")))["items"]
-    if quotas:
-        found.append(good("production/quotas", f"{len(quotas)} namespaces have a quota of GPUs"))
-    else:
-        fix = "write a GPUResourceQuota in each namespace of users"
-        says = "no namespace has a quota of GPUs: one team may take them all"
-        found.append(Finding(check="production/quotas", severity="warning", says=says, fix=fix))
-    try:
-        monitors = await _get(client, resource_path("monitoring.coreos.com/v1", "servicemonitors", "", ""))
-    except KubeError:
-        monitors = None
-    ours = [one for one in (monitors or {}).get("items", ()) if one["metadata"]["name"] == release]
-    if ours:
-        found.append(good("production/monitoring", "Prometheus is told of us by a ServiceMonitor"))
-    else:
-        fix = "monitor.serviceMonitor.enabled: true, where the Prometheus operator runs"
-        says = "there is no ServiceMonitor: Prometheus does not know of us"
-        found.append(Finding(check="production/monitoring", severity="warning", says=says, fix=fix))
-    return found
-
-
-def deployment_findings(part: str, deployment: Mapping[str, Any]) -> list[Finding]:
-    """Judge a group of roles by the checklist of production guides."""
-    check, spec = f"production/{part}", deployment["spec"]["template"]["spec"]
-    problems = []
-    wanted = deployment["spec"].get("replicas", 1)
-    ready = (deployment.get("status") or {}).get("readyReplicas", 0)
-    if ready < wanted:
-        fix = f"kubectl describe deployment {deployment['metadata']['name']}"
-        problems.append(("critical" if not ready else "warning", f"{ready} of {wanted} replicas are ready", fix))
-    if wanted < 2:  # noqa: PLR2004  one is none while it restarts
-        problems.append(("warning", "there is one replica, and none while it restarts", f"{part}.replicas: 2"))
-    if not (spec.get("affinity") or {}).get("podAntiAffinity"):
-        problems.append(("warning", "replicas may share a node", f"{part}.affinity.podAntiAffinity"))
-    if any(not (c.get("resources") or {}).get("limits") for c in spec["containers"]):
-        problems.append(("warning", "CPU and memory are not limited", f"{part}.resources.limits"))
-    if spec.get("priorityClassName") not in ("system-cluster-critical", "system-node-critical"):
-        problems.append(("warning", "other pods may push it out", f"{part}.priorityClassName: system-cluster-critical"))
-    found = [
-        Finding(check=check, severity="critical" if severity == "critical" else "warning", says=says, fix=fix)
-        for severity, says, fix in problems
-    ]
-    return found or [good(check, f"{wanted} replicas, spread, bounded and protected")]

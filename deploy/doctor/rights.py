@@ -62,7 +62,7 @@ async def rights(client: Client, namespace: str, release: str) -> list[Finding]:
         account = f"system:serviceaccount:{namespace}:{spec['serviceAccountName']}"
         groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
         asked = {"user": account, "groups": groups}
-        needed = rights_of(_roles(spec))
+        needed = rights_of(role for role in roles_of(spec) if role != "gateway")
         lacks = [one.text for one in needed if not await _may(client, "subjectaccessreviews", asked, one, namespace)]
         check = f"cluster/rights/{deployment['metadata']['name']}"
         if lacks:
@@ -73,12 +73,14 @@ async def rights(client: Client, namespace: str, release: str) -> list[Finding]:
     return found
 
 
-def _roles(spec: Mapping[str, Any]) -> list[str]:
-    roles = []
+def roles_of(spec: Mapping[str, Any]) -> list[str]:
+    """Return the roles that the containers of a pod play."""
+    roles: list[str] = []
     for container in spec["containers"]:
         arguments = container.get("args") or []
-        if "group" in arguments:
-            roles += arguments[arguments.index("group") + 1].split(",")
+        if "run" in arguments:
+            play, *rest = arguments[arguments.index("run") + 1 :]
+            roles += rest[0].split(",") if play == "group" else [play]
     return roles
 
 

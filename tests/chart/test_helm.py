@@ -8,12 +8,12 @@ import yaml
 
 from tests.chart import helm
 from tests.chart.render import CHART, rendered
-from tests.chart.test_rendering import EVERY, REFUSED
+from tests.chart.test_rendering import EVERY, PASSIVE, REFUSED
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("values", EVERY.values(), ids=EVERY)
+@pytest.mark.parametrize("values", [*EVERY.values(), PASSIVE], ids=[*EVERY, "passive"])
 def test_it_renders_the_same_objects(values: dict[str, Any], tmp_path: Path) -> None:
     objects, _ = rendered(values)
     assert helm.template(values, tmp_path) == objects

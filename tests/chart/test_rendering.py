@@ -38,6 +38,7 @@ EVERY = {
     "kube-scheduler": {"kubeScheduler": {"enabled": True}},
     "external-bus": {"bus": {"external": {"urls": ["tls://nats.example.org:4222"]}}},
 }
+PASSIVE = {"migration": {"passive": True}}
 IDS = pytest.mark.parametrize("values", EVERY.values(), ids=EVERY)
 DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 
@@ -358,6 +359,73 @@ def test_pods_restart_for_what_they_read_once_and_for_nothing_else() -> None:
         assert {key[1] for key in before if before[key] != after[key]} == restarted
 
 
+def test_pods_of_a_deployment_are_replaced_without_room_for_one_more() -> None:
+    """As many nodes as replicas that may not share one: a pod beyond them would stay Pending for good."""
+    for values in (
+        production(),
+        EVERY["004-production"],
+        EVERY["production+004"],
+        {"kubeScheduler": {"enabled": True}},
+    ):
+        for (kind, name), document in rendered(values)[0].items():
+            if kind == "Deployment":
+                required = any("labelSelector" in term for term in _strictly_apart(document))
+                alone = document["spec"]["replicas"] == 1 and not required
+                how = {"maxUnavailable": 0, "maxSurge": 1} if alone else {"maxUnavailable": 1, "maxSurge": 0}
+                assert document["spec"]["strategy"] == {"type": "RollingUpdate", "rollingUpdate": how}, name
+    apart = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
+    term = {"labelSelector": {"matchLabels": {"app": "hami-webhook"}}, "topologyKey": "kubernetes.io/hostname"}
+    own = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "50%", "maxUnavailable": 0}}
+    values = {
+        "scheduler": {"topologySpreadConstraints": [apart]},
+        "webhook": {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}},
+        "controller": {"updateStrategy": own},
+    }
+    objects, _ = rendered(values)
+    found = {
+        part: objects["Deployment", f"tensor-fusion-sys-{part}"]["spec"]["strategy"]
+        for part in ("scheduler", "webhook", "monitor", "controller")
+    }
+    assert [found[part]["rollingUpdate"]["maxSurge"] for part in ("scheduler", "webhook", "monitor")] == [0, 0, 1]
+    assert found["controller"] == own
+
+
+def _strictly_apart(document: dict[str, Any]) -> list[dict[str, Any]]:
+    anti = (document["spec"]["template"]["spec"].get("affinity") or {}).get("podAntiAffinity") or {}
+    return anti.get("requiredDuringSchedulingIgnoredDuringExecution") or []
+
+
+def test_beside_another_product_nothing_is_taken_and_nothing_of_its_chart_is_made() -> None:
+    objects, _ = rendered(PASSIVE)
+    theirs = {"MutatingWebhookConfiguration", "PriorityClass", *(kind.name for kind in KINDS)}
+    assert {kind for kind, _ in objects} & theirs == set()
+    running = {
+        role
+        for one in pods(objects).values()
+        for container in one["spec"]["containers"]
+        for role in roles_of(container)
+    }
+    assert running == {"watcher", "inspector", "gateway", "mutator", "authenticator", "recorder", "agent"}
+    granted = {
+        (verb, resource)
+        for (kind, name), one in objects.items()
+        if kind == "ClusterRole"
+        and "issuer" not in name
+        and "admin" not in name
+        and ("ClusterRoleBinding", name) in objects
+        for rule in one["rules"]
+        for verb in rule["verbs"]
+        for resource in rule["resources"]
+    }
+    assert {verb for verb, resource in granted if resource != "tokenreviews"} == {"list", "watch"}
+    active, _ = rendered({})
+    assert active["ConfigMap", "tensor-fusion-sys-nats"] == objects["ConfigMap", "tensor-fusion-sys-nats"]
+    left = {"cluster", "schedulingConfigTemplate", "priorityClasses"}
+    window = {key: {"enabled": False} for key in left} | {"providerConfigs": {"nvidia": {"enabled": False}}}
+    made = {kind for kind, _ in rendered(window)[0]}
+    assert made & theirs == {"MutatingWebhookConfiguration"}
+
+
 def test_roles_may_be_grouped_otherwise() -> None:
     values = {
         "controller": {"roles": ["watcher", "actuator", "updater", "workload", "status", "reconciler"]},
@@ -415,6 +483,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"webhook": {"existingSecret": "s"}}, "webhook.caBundle"),
     ({"groups": {"controller": {"roles": ["binder"]}}}, "set it under controller"),
     ({"cluster": {"hypervisorImage": "own/agent:latest"}}, "tag other than latest"),
+    ({"scheduler": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 0}}}}, "updateStrategy"),
+    ({"monitor": {"updateStrategy": {"rollingUpdate": {"maxsurge": 1}}}}, "maxsurge"),
+    ({"webhook": {"enabled": False}}, "no group with replicas has the role mutator"),
+    ({"webhook": {"replicas": 0}}, "no group with replicas has the role mutator"),
+    ({"migration": {"passive": True}, "devicePlugin": {"managedBy": "Pool"}}, "agents cannot be a pool's"),
+    ({"migration": {"passive": True}, "kubeScheduler": {"enabled": True}}, "kubeScheduler.enabled asks allocators"),
 ]
 
 

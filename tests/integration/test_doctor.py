@@ -45,7 +45,9 @@ async def test_what_is_missing_is_found_and_what_is_there_is_not(
         assert found[f"cluster/rights/{RELEASE}-controller"]["severity"] == "ok", found
         assert found["cluster/own-rights"]["severity"] == "ok"
         assert found["bus/streams/LEDGER"]["severity"] == "warning"  # one server
-        assert found["production/scheduler"]["severity"] == "critical"  # no kubelet makes it ready
+        assert "0 of 1 pods are ready" in str(found[f"parts/{RELEASE}-scheduler"])  # no kubelet makes it ready
+        assert found[f"parts/{RELEASE}-nats"]["says"] == f"{RELEASE}-nats is gone: nothing runs as it"
+        assert "parts/roles" not in found
         await cluster.delete("ClusterRoleBinding", f"{RELEASE}-binder", api="rbac.authorization.k8s.io/v1")
         _, found = await asyncio.to_thread(ask, capsys, *options)
         assert "may not create pods/binding" in found[f"cluster/rights/{RELEASE}-controller"]["says"]

@@ -60,8 +60,24 @@ imagePullSecrets:
 {{- end }}
 {{- end -}}
 
-{{/* The settings of every group, by name, as JSON: those of values with what they leave out. */}}
+{{/* The settings of every group that runs, by name, as JSON. Where we only watch that is who reads, answers and records. */}}
 {{- define "gpubus.groups" -}}
+{{- $all := include "gpubus.allGroups" . | fromJson -}}
+{{- if not .Values.migration.passive -}}
+{{- toJson $all -}}
+{{- else -}}
+{{- $groups := dict -}}
+{{- range $name, $group := $all }}
+{{- $roles := list -}}
+{{- range $group.roles }}{{ if has . (list "watcher" "inspector" "gateway" "mutator" "authenticator" "recorder") }}{{ $roles = append $roles . }}{{ end }}{{ end -}}
+{{- if $roles }}{{ $_ := set $groups $name (set $group "roles" $roles) }}{{ end -}}
+{{- end }}
+{{- toJson $groups -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The settings of every group, by name, as JSON: those of values with what they leave out. The bus knows all of them. */}}
+{{- define "gpubus.allGroups" -}}
 {{- $groups := dict -}}
 {{- $all := dict "controller" .Values.controller "scheduler" .Values.scheduler "webhook" .Values.webhook "monitor" .Values.monitor -}}
 {{- range $name, $extra := .Values.groups }}
@@ -301,6 +317,27 @@ podAntiAffinity:
           matchLabels:
             {{- include "gpubus.selector" . | nindent 12 }}
 {{- end }}
+{{- end -}}
+
+{{/* How a Deployment's pods are replaced: (dict "affinity" … "group" <with replicas, updateStrategy>). Where others go on working, or a
+     pod may not share a node with another, one ends before the next begins: a pod beyond the replicas would find no node. */}}
+{{- define "gpubus.updateStrategy" -}}
+{{- $required := dig "podAntiAffinity" "requiredDuringSchedulingIgnoredDuringExecution" list (.affinity | default dict) -}}
+{{- $spread := false -}}
+{{- range .group.topologySpreadConstraints | default list }}{{ if eq "DoNotSchedule" (.whenUnsatisfiable | default "DoNotSchedule") }}{{ $spread = true }}{{ end }}{{ end -}}
+{{- if .group.updateStrategy -}}
+{{- toYaml .group.updateStrategy -}}
+{{- else -}}
+type: RollingUpdate
+rollingUpdate:
+{{- if or $required $spread (gt (int .group.replicas) 1) }}
+  maxUnavailable: 1
+  maxSurge: 0
+{{- else }}
+  maxUnavailable: 0
+  maxSurge: 1
+{{- end }}
+{{- end -}}
 {{- end -}}
 
 {{- define "gpubus.podSecurity" -}}

@@ -1,7 +1,7 @@
 {{/* Who logs in to the bus with a password: the groups, and an administrator for people. Agents show a token instead. */}}
 {{- define "gpubus.busUsers" -}}
 {{- $users := list -}}
-{{- range $part := concat (keys (include "gpubus.groups" . | fromJson) | sortAlpha) (list "admin") }}
+{{- range $part := concat (keys (include "gpubus.allGroups" . | fromJson) | sortAlpha) (list "admin") }}
 {{- $users = append $users (dict "key" $part "env" (printf "GPUBUS_PASSWORD_%s" (upper (replace "-" "_" $part)))) }}
 {{- end -}}
 {{- toJson $users -}}
@@ -10,7 +10,7 @@
 {{/* One account with the streams: who is in it may say what its roles are the authors of, and nothing else. */}}
 {{- define "gpubus.natsAccounts" -}}
 {{- $table := .Files.Get "files/bus-permissions.yaml" | fromYaml -}}
-{{- $groups := include "gpubus.groups" . | fromJson -}}
+{{- $groups := include "gpubus.allGroups" . | fromJson -}}
 accounts {
   {{ $table.account }} {
     jetstream: enabled

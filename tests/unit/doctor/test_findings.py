@@ -8,8 +8,10 @@ from bus import codec, subjects
 from bus.follower import Record
 from deploy.certificates.authority import make_authority
 from deploy.doctor.bus import agent_findings, drift_findings, rule_findings, stream_findings
-from deploy.doctor.cluster import certificate_finding, deployment_findings
+from deploy.doctor.cluster import asked_namespace, certificate_finding
 from deploy.doctor.findings import Finding, worst
+from deploy.doctor.parts import Parts, part_findings
+from deploy.doctor.production import deployment_findings
 from deploy.doctor.rights import Right, rights_of
 from schemas.cluster import GpuInventory, Node
 from schemas.event import Event
@@ -102,10 +104,106 @@ def test_the_production_overlay_passes_the_checklist_and_the_default_does_not() 
         objects, _ = rendered(values)
         for part in ("controller", "scheduler", "webhook", "monitor"):
             deployment = objects["Deployment", f"tensor-fusion-sys-{part}"]
-            deployment["status"] = {"readyReplicas": deployment["spec"]["replicas"]}
             assert worst(deployment_findings(part, deployment)) == severity, part
-            deployment["status"] = {}
-            assert worst(deployment_findings(part, deployment)) == "critical"
+
+
+PARTS = {"Deployment", "StatefulSet", "DaemonSet"}
+RELEASE = "tensor-fusion-sys"
+
+
+def whole(values: dict | None = None) -> Parts:
+    """What the chart makes, with all that it should run running."""
+    objects, _ = rendered(values or {})
+    workloads = []
+    for (kind, _), document in objects.items():
+        if kind in PARTS:
+            count = document["spec"].get("replicas", 2)
+            status = {"observedGeneration": 4, "readyReplicas": count, "updatedReplicas": count}
+            daemons = {"desiredNumberScheduled": count, "numberReady": count, "updatedNumberScheduled": count}
+            metadata = document["metadata"] | {"generation": 4}
+            workloads.append(document | {"metadata": metadata, "status": status | daemons})
+    accounts = {name for kind, name in objects if kind == "ServiceAccount"}
+    return Parts(tuple(workloads), frozenset(accounts), pools_run_agents=False)
+
+
+def judged(parts: Parts) -> dict[str, Finding]:
+    return {one.check: one for one in part_findings(parts, RELEASE, RELEASE) if one.severity != "ok"}
+
+
+@pytest.mark.parametrize("values", [{}, production(), {"migration": {"passive": True}}])
+def test_all_parts_are_found_where_nothing_is_amiss(values) -> None:
+    assert judged(whole(values)) == {}
+
+
+@pytest.mark.parametrize("part", ["controller", "scheduler", "webhook", "monitor", "nats", "alert-manager", "agent"])
+def test_a_part_that_is_gone_or_scaled_to_nothing_is_critical(part: str) -> None:
+    parts, name = whole(), f"{RELEASE}-{part}"
+    left = tuple(one for one in parts.workloads if one["metadata"]["name"] != name)
+    gone = judged(parts._replace(workloads=left))[f"parts/{name}"]
+    assert (gone.severity, "helm upgrade" in gone.fix) == ("critical", True)
+    if part != "agent":
+        idle = tuple(
+            one | {"spec": one["spec"] | {"replicas": 0}} if one not in left else one for one in parts.workloads
+        )
+        found = judged(parts._replace(workloads=idle))[f"parts/{name}"]
+        assert (found.severity, found.says) == ("critical", "it is scaled to 0")
+        assert f"kubectl scale -n {RELEASE} " in found.fix
+
+
+def test_roles_without_which_no_pod_gets_a_gpu_are_named() -> None:
+    parts = whole()
+    controllers = tuple(one for one in parts.workloads if not one["metadata"]["name"].endswith("-controller"))
+    assert "nobody plays watcher, binder" in judged(parts._replace(workloads=controllers))["parts/roles"].says
+    nothing = judged(Parts((), frozenset(), pools_run_agents=False))
+    assert "watcher, allocator, binder, gateway, mutator" in nothing["parts/roles"].says
+
+
+def test_agents_of_a_pool_have_no_daemon_set() -> None:
+    parts = whole({"devicePlugin": {"managedBy": "Pool"}})
+    assert list(judged(parts)) == [f"parts/{RELEASE}-agent"]
+    assert judged(parts._replace(pools_run_agents=True)) == {}
+
+
+@pytest.mark.parametrize(
+    ("status", "severity", "says"),
+    [
+        ({"readyReplicas": 0}, "critical", "0 of 2 pods are ready"),
+        ({"readyReplicas": 1}, "warning", "1 of 2 pods are ready"),
+        ({"updatedReplicas": 1}, "warning", "1 of 2 pods are of the newest version"),
+        ({"observedGeneration": 3}, "warning", "has not been taken up"),
+        (
+            {"conditions": [{"type": "Progressing", "status": "False", "message": "timed out progressing"}]},
+            "critical",
+            "its change stands still: timed out progressing",
+        ),
+        ({"conditions": [{"type": "Progressing", "status": "True"}]}, "ok", ""),
+    ],
+)
+def test_a_change_that_is_not_carried_out_is_told(status: dict, severity: str, says: str) -> None:
+    parts, name = whole({"scheduler": {"replicas": 2}}), f"{RELEASE}-scheduler"
+    changed = tuple(
+        one | {"status": one["status"] | status} if one["metadata"]["name"] == name else one for one in parts.workloads
+    )
+    found = part_findings(parts._replace(workloads=changed), RELEASE, RELEASE)
+    mine = [one for one in found if one.check == f"parts/{name}"]
+    assert worst(mine) == severity
+    assert any(says in one.says for one in mine)
+    assert all(one.fix for one in mine if one.severity != "ok")
+
+
+def test_admission_is_tried_where_pods_are_sent_to_us() -> None:
+    def namespace(name: str, **labels: str) -> dict:
+        return {"metadata": {"name": name, "labels": {"kubernetes.io/metadata.name": name, **labels}}}
+
+    there = [namespace("default"), namespace("kube-system"), namespace("ml", gpus="yes")]
+    hook = "MutatingWebhookConfiguration", f"{RELEASE}-mutating-webhook"
+    hooks = rendered({})[0][hook]["webhooks"]
+    assert asked_namespace(hooks, there) == "default"
+    hooks = rendered({"webhook": {"namespaceLabels": {"gpus": "yes"}}})[0][hook]["webhooks"]
+    assert asked_namespace(hooks, there) == "ml"
+    assert asked_namespace(hooks, there[:2]) == ""
+    hooks = rendered({"webhook": {"excludedNamespaces": ["default", "ml"]}})[0][hook]["webhooks"]
+    assert asked_namespace(hooks, there) == ""
 
 
 def test_what_roles_need_is_what_the_manifests_say() -> None:
