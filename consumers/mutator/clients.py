@@ -8,6 +8,8 @@ from bus import codec, subjects
 from bus.errors import UndecodableError
 from bus.follower import Record
 from consumers.mutator.client import Client, client_of
+from schemas.dialects.text import RequestError
+from schemas.kube.shape import check_part, check_template
 from schemas.rollout import ComponentSpec, Rollout, Template
 from schemas.rollout_template import made_from
 
@@ -27,19 +29,24 @@ class Clients:
         """Apply one record of STATE or LEDGER.
 
         Raises:
-            UndecodableError: It cannot be read; what it said before holds.
+            UndecodableError: It cannot be read, or what it would put into pods is no part of one; what it said before holds.
         """
         try:
             _, kind, pool, _ = subjects.names(record.subject)
         except ValueError as error:
             raise UndecodableError(str(error)) from None
+        found: Template | None = None
+        if not record.deleted and kind == "rollout":
+            found = made_from(codec.decode_as(Rollout, record.payload).data)
+        elif not record.deleted:
+            found = codec.decode_as(ComponentSpec, record.payload).data.template
+        if found is not None:
+            _check(found, pool)
         templates = self._targets if kind == "rollout" else self._specs
-        if record.deleted:
+        if found is None:
             templates.pop(pool, None)
-        elif kind == "rollout":
-            templates[pool] = made_from(codec.decode_as(Rollout, record.payload).data)
         else:
-            templates[pool] = codec.decode_as(ComponentSpec, record.payload).data.template
+            templates[pool] = found
         self._known.clear()
 
     def forget_records(self) -> None:
@@ -53,3 +60,12 @@ class Clients:
             template = self._targets.get(pool) or self._specs.get(pool)
             self._known[pool, vendor] = client_of(template, pool, vendor) if template is not None else None
         return self._known[pool, vendor]
+
+
+def _check(template: Template, pool: str) -> None:
+    stated, where = template.rendered, f"pool {pool}: spec.componentConfig.client"
+    try:
+        check_template(stated.get("patchToPod") or {}, f"{where}.patchToPod", first_named=True)
+        check_part(stated.get("patchToContainer") or {}, f"{where}.patchToContainer")
+    except RequestError as error:
+        raise UndecodableError(f"{error}; what pods of the pool got before they get on") from None

@@ -111,6 +111,12 @@ class Mutator:
             self.statistics.refused += 1
             code = UNAVAILABLE if isinstance(error, NotYetError) else UNPROCESSABLE
             return Admitted(allowed=False, message=f"gpubus: {error}", code=code)
+        except Exception as error:
+            # Asking again would end the same: the pod's user is told at once, and not when the webhook's time is over.
+            log.exception("a pod of namespace %s cannot be judged", request.namespace)
+            self.statistics.refused += 1
+            text = f"gpubus: the pod cannot be judged: {type(error).__name__}: {error}: see the mutator's log"
+            return Admitted(allowed=False, message=text, code=UNPROCESSABLE)
         if mutation.request is None:
             self.statistics.left += 1
             return Admitted(allowed=True, patch=mutation.patch)

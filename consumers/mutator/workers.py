@@ -7,6 +7,7 @@ import msgspec
 from schemas.dialects import PodSpecView, RequestError
 from schemas.dialects import tf_keys as keys
 from schemas.dialects.text import boolean
+from schemas.kube.shape import check_template
 from schemas.kube.workloads import WorkloadProfileSpec
 from schemas.plain import decode_yaml
 from schemas.pod import GpuRequest
@@ -18,7 +19,7 @@ POD_TEMPLATE_HASH: Final = "pod-template-hash"
 LONGEST_NAME: Final = 63
 """Characters of a workload's name: it becomes a label of its workers."""
 
-LONGEST_TEMPLATE: Final = 32 << 10
+LONGEST_TEMPLATE: Final = 8 << 10
 """Characters of ``worker-pod-template``: reading it holds up other admissions."""
 
 _OWN: Final = ("isLocalGPU", "sidecarWorker")
@@ -83,6 +84,9 @@ def workload_spec(view: PodSpecView, request: GpuRequest, profile: WorkloadProfi
     }
     if template := view.annotation(keys.WORKER_TEMPLATE):
         spec["workerPodTemplate"] = _template(template)
+        check_template(spec["workerPodTemplate"], keys.WORKER_TEMPLATE)
+    elif spec.get("workerPodTemplate"):
+        check_template(spec["workerPodTemplate"], f"workerPodTemplate of profile {view.annotation(keys.PROFILE)}")
     if (scales := view.annotation(keys.AUTOSCALE)) and boolean(scales, field=keys.AUTOSCALE):
         target = view.annotation(keys.AUTOSCALE_TARGET) or "all"
         scaling = spec.get("autoScalingConfig") or {}

@@ -87,6 +87,15 @@ class Keeper:
         await self._show(key, status, now)
         return problem
 
+    async def fail(self, key: Key, problem: str) -> None:
+        """Have a workload say that it cannot be kept, and why; its workers stay as they are."""
+        workload = self.view.workload(key)
+        if workload is not None:
+            workers = await self._hands.workers(key, workload.metadata.uid)
+            replicas = workload.spec.replicas
+            count = replicas if isinstance(replicas, int) else None
+            await self._show(key, workload_status(count, workers, "", problem), datetime.now(UTC))
+
     async def _call_for(self, key: Key) -> None:
         """Have the API server hold the workload that clients call for, if it does not."""
         clients, known = self.view.clients(key), self.view.workload(key)

@@ -14,6 +14,7 @@ from schemas.kube.components import TEMPLATE_HASH, WORKER_IMAGE, WORKLOAD_KIND
 from schemas.kube.merge import merge
 from schemas.kube.resources import TensorFusionWorkload
 from schemas.kube.scheduler import SCHEDULERS
+from schemas.kube.shape import check_template
 from schemas.kube.workloads import WorkloadProfileSpec
 from schemas.remote import CLIENT_UID
 from schemas.rollout import Template
@@ -43,7 +44,7 @@ def worker_pod(
         client: UID of the pod that it is for alone; empty for one that clients share.
 
     Raises:
-        RequestError: Nothing names an image.
+        RequestError: Nothing names an image, or a template is none.
     """
     meta, spec = workload.metadata, workload.spec
     base = {"metadata": template.rendered.get("metadata", {}), "spec": copy.deepcopy(template.rendered["spec"])}
@@ -113,8 +114,9 @@ def _gang(spec: WorkloadProfileSpec) -> dict[str, str]:
 
 def _own_template(spec: WorkloadProfileSpec, first: str) -> dict[str, Any]:
     """Return ``workerPodTemplate``, written with or without a level ``template``; its first container is the pool's first."""
+    check_template(spec.worker_pod_template or {}, "workerPodTemplate")
     stated = copy.deepcopy(spec.worker_pod_template or {})
-    stated = stated.get("template", stated)
+    stated = stated.get("template", stated) or {}
     containers = (stated.get("spec") or {}).get("containers")
     if containers:
         containers[0].setdefault("name", first)

@@ -124,6 +124,10 @@ class WorkloadKeeper:
                 problem = await self._keeper.keep(key)
         except KubeError as error:
             problem = str(error)
+        except Exception as error:
+            # Whatever is written in one workload or its clients, the others keep their workers.
+            log.exception("workload %s: this should not happen", "/".join(key))
+            problem = await self._failed_for(key, f"{type(error).__name__}: {error}")
         if not problem:
             self._failures.pop(key, None)
             return
@@ -132,6 +136,14 @@ class WorkloadKeeper:
         first, most = AGAIN_S
         log.warning("workload %s: %s; trying again", "/".join(key), problem)
         self._look_at(key, min(first * 2 ** min(tries - 1, 10), most))
+
+    async def _failed_for(self, key: Key, problem: str) -> str:
+        """Say in a workload's status what has kept us from keeping it."""
+        try:
+            await self._keeper.fail(key, problem)
+        except Exception as error:  # noqa: BLE001  it is logged by whoever asked, and tried again
+            return f"{problem}; and that could not be said: {error}"
+        return problem
 
     def statistics(self) -> WorkloadStatistics:
         """Return the counters of this process."""

@@ -15,6 +15,7 @@ from schemas.dialects.tf_keys import COMPONENT, SELECTED_WORKLOAD
 from schemas.dialects.view import POOL_KEY
 from schemas.kube.core import KubePod
 from schemas.kube.resources import TensorFusionConnection
+from schemas.kube.workloads import WorkloadProfileSpec
 from schemas.remote import WORKLOAD_SPEC, Connection, Owner, RemoteClient
 
 log = logging.getLogger("gpubus.watcher")
@@ -75,6 +76,7 @@ def _client(item: KubePod) -> RemoteClient | None:
         return None
     try:
         spec = _spec.decode(written)
+        msgspec.convert(spec, WorkloadProfileSpec)
     except msgspec.DecodeError as error:
         log.warning(
             "pod %s/%s: %s is nothing that admission writes: %s", meta.namespace, meta.name, WORKLOAD_SPEC, error

@@ -19,21 +19,12 @@ from bus.errors import ApiError, BusError, ConflictError, PublishUnconfirmedErro
 from bus.follower import Follower, Record
 from bus.publisher import Ack, Replacement
 from bus.streams import STATE, TOMBSTONE_TTL_S
-from producers.watcher.plan import Outgoing, Stored, stored_of
+from producers.watcher.plan import KINDS, Outgoing, Stored, stored_of
 
 log = logging.getLogger("gpubus.watcher")
 
-FILTERS: Final = (
-    "gpubus.state.pod.*.*",
-    "gpubus.state.node.*",
-    "gpubus.state.pool.*",
-    "gpubus.state.quota.*.*",
-    "gpubus.state.config.*.*.*",
-    "gpubus.state.component.*.*",
-    "gpubus.state.member.*.*.*",
-    "gpubus.state.disruption.*.*",
-    "gpubus.state.namespace.*",
-)
+FILTERS: Final = tuple(".".join(("gpubus.state", kind, *"*" * names)) for kind, names in KINDS.items())
+"""All that the watcher says, of every kind: what is missing here is not known after a restart, and never taken back."""
 
 CATCH_UP_S: Final = 5.0
 PUBLISH_S: Final = 5.0

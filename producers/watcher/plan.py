@@ -23,6 +23,24 @@ from schemas.registry import TYPE_NAMES
 
 SOURCE: Final = "/gpubus/watcher"
 
+POD: Final = "pod"
+NODE: Final = "node"
+POOL: Final = "pool"
+QUOTA: Final = "quota"
+CONFIG: Final = "config"
+COMPONENT: Final = "component"
+MEMBER: Final = "member"
+DISRUPTION: Final = "disruption"
+NAMESPACE: Final = "namespace"
+CLIENT: Final = "client"
+CONNECTION: Final = "connection"
+
+KINDS: Final = {
+    POD: 2, NODE: 1, POOL: 1, QUOTA: 2, CONFIG: 3, COMPONENT: 2, MEMBER: 3, DISRUPTION: 2, NAMESPACE: 1, CLIENT: 2,
+    CONNECTION: 2,
+}  # fmt: skip
+"""What is told, and how many names each has: a custom resource those of its kind, namespace and itself."""
+
 Outgoing = tuple[str, bytes, str]
 """Subject, payload and message id of one publish."""
 

@@ -17,11 +17,11 @@ from bus.kube.reflector import Reflector, Resource
 from bus.streams import LEDGER
 from bus.tasks import end, until_first
 from producers.watcher.mirror import Mirror, Wish
-from producers.watcher.plan import Key, Outgoing
+from producers.watcher.plan import POD, Key, Outgoing
 from producers.watcher.scheduling import ConfigMap, SchedulerConfig
 from producers.watcher.told import Told
 from producers.watcher.volumes import Claim, PersistentVolume
-from producers.watcher.world import POD, World, subject_of
+from producers.watcher.world import World, subject_of
 from schemas.cluster import PreemptionScope
 from schemas.kube.base import API_VERSION
 from schemas.kube.core import KubeNode, KubePod

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Final
 
 from bus import subjects
 from producers.watcher import volumes
@@ -10,7 +9,23 @@ from producers.watcher.budgets import Budgets
 from producers.watcher.clients import Clients
 from producers.watcher.members import HYPERVISOR, WORKER, Members
 from producers.watcher.nodes import Nodes
-from producers.watcher.plan import About, Key, Stored
+from producers.watcher.plan import (
+    CLIENT,
+    COMPONENT,
+    CONFIG,
+    CONNECTION,
+    DISRUPTION,
+    KINDS,
+    MEMBER,
+    NAMESPACE,
+    NODE,
+    POD,
+    POOL,
+    QUOTA,
+    About,
+    Key,
+    Stored,
+)
 from producers.watcher.pods import Pods
 from producers.watcher.projection import NATIVE, TENSORFUSION, Projection
 from producers.watcher.reading import Reader
@@ -26,24 +41,6 @@ from schemas.kube.policy import KubeNamespace
 from schemas.kube.resources import ResourceQuota, TensorFusionConnection
 from schemas.kube.scheduler import SCHEDULERS
 from schemas.rollout import COMPONENTS
-
-POD: Final = "pod"
-NODE: Final = "node"
-POOL: Final = "pool"
-QUOTA: Final = "quota"
-CONFIG: Final = "config"
-COMPONENT: Final = "component"
-MEMBER: Final = "member"
-DISRUPTION: Final = "disruption"
-NAMESPACE: Final = "namespace"
-CLIENT: Final = "client"
-CONNECTION: Final = "connection"
-
-KINDS: Final = {
-    POD: 2, NODE: 1, POOL: 1, QUOTA: 2, CONFIG: 3, COMPONENT: 2, MEMBER: 3, DISRUPTION: 2, NAMESPACE: 1, CLIENT: 2,
-    CONNECTION: 2,
-}  # fmt: skip
-"""What is told, and how many names each has: a custom resource those of its kind, namespace and itself."""
 
 
 class World:

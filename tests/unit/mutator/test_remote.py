@@ -181,7 +181,7 @@ REFUSED = {
     "a workload that is no label": (pod(name="a" * 64), CLIENT, "is over 63 characters"),
     "a template that is none": (pod({f"{KEY}worker-pod-template": "[1]"}), CLIENT, "is no pod template"),
     "an alias": (pod({f"{KEY}worker-pod-template": "{a: &a 1, b: *a}"}), CLIENT, "is a YAML alias"),
-    "a template that is long": (pod({f"{KEY}worker-pod-template": "#" * 40_000}), CLIENT, "is over 32768 characters"),
+    "a template that is long": (pod({f"{KEY}worker-pod-template": "#" * 40_000}), CLIENT, "is over 8192 characters"),
 }
 
 
