@@ -112,7 +112,10 @@ def _room(check: str, name: str, used: int, most: int) -> list[Finding]:
     refuses = name in REFUSES_WHEN_FULL
     severity: Severity = "critical" if refuses and share >= FULL else "warning"
     then = "writes are refused" if refuses else "the oldest is dropped"
-    fix = "raise the stream's limit, and the volume of NATS with it (bus.persistence.size)"
+    fix = (
+        "raise the stream's limit, and before that the volumes of NATS: patch each PersistentVolumeClaim, delete the "
+        "StatefulSet with --cascade=orphan, helm upgrade with the new bus.persistence.size and bus.jetstream.maxFile"
+    )
     return [
         Finding(check=check, severity=severity, says=f"{name} is {share:.0%} full: when it is full {then}", fix=fix)
     ]

@@ -36,7 +36,13 @@ EVERY = {
     "production+000": production(*(file for file in GUIDES if file.stem.startswith("000"))),
     "production+004": production(*(file for file in GUIDES if file.stem.startswith("004"))),
     "kube-scheduler": {"kubeScheduler": {"enabled": True}},
-    "external-bus": {"bus": {"external": {"urls": ["tls://nats.example.org:4222"]}}},
+    "external-bus": {
+        "bus": {
+            "external": {"urls": ["tls://nats.example.org:4222"]},
+            "tls": {"existingSecret": "nats-authority"},
+            "auth": {"existingSecret": "nats-logins"},
+        }
+    },
 }
 PASSIVE = {"migration": {"passive": True}}
 IDS = pytest.mark.parametrize("values", EVERY.values(), ids=EVERY)
@@ -426,6 +432,65 @@ def test_beside_another_product_nothing_is_taken_and_nothing_of_its_chart_is_mad
     assert made & theirs == {"MutatingWebhookConfiguration"}
 
 
+@pytest.mark.parametrize("callout", [True, False])
+def test_parts_log_in_to_a_bus_of_others_with_what_its_secrets_hold(callout: bool) -> None:
+    objects, _ = rendered(values_of(EVERY["external-bus"], {"bus": {"external": {"callout": callout}}}))
+    made = {name for kind, name in objects if kind in ("Secret", "Certificate")}
+    for (kind, name), template in pods(objects).items():
+        mounted = {volume["name"]: volume["secret"] for volume in template["spec"]["volumes"] if "secret" in volume}
+        if "bus-ca" in mounted:
+            assert mounted["bus-ca"]["secretName"] == "nats-authority"
+            login = mounted.get("bus-login")
+            part = name.removeprefix("tensor-fusion-sys-")
+            if part == "agent" and callout:
+                assert login is None
+            else:
+                assert login == {"secretName": "nats-logins", "items": [{"key": part, "path": "password"}]}, kind
+        left = {one["secretName"] for key, one in mounted.items() if key != "webhook-tls"}
+        assert left <= {"nats-authority", "nats-logins", "tensor-fusion-sys-alert-manager", *made}, name
+    agent = objects["DaemonSet", "tensor-fusion-sys-agent"]["spec"]["template"]["spec"]["containers"][0]
+    user = next(one["value"] for one in agent["env"] if one["name"] == "GPUBUS_NATS_USER")
+    assert user == ("agent/$(NODE_NAME)" if callout else "agent")
+    controller = objects["Deployment", "tensor-fusion-sys-controller"]["spec"]["template"]["spec"]
+    assert ("authenticator" in roles_of(controller["containers"][0])) is callout
+    seeds = [one["secret"] for one in controller["volumes"] if one["name"] == "callout"]
+    wanted = [{"secretName": "nats-logins", "items": [{"key": "callout-seed", "path": "seed"}]}]
+    assert seeds == (wanted if callout else [])
+
+
+def test_gateways_and_mutators_go_on_until_nodes_have_heard_that_they_end() -> None:
+    objects, _ = rendered({})
+    for template in pods(objects).values():
+        for container in template["spec"]["containers"]:
+            if set(roles_of(container)) & {"gateway", "mutator"}:
+                wait = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+                assert 5 <= wait <= template["spec"]["terminationGracePeriodSeconds"] - 15
+
+
+def test_a_password_that_the_chart_keeps_restarts_who_reads_it() -> None:
+    def changed(**login: str) -> set[str]:
+        before, after = (
+            pods(rendered({"greptime": {"host": "g", "user": "u", **given}})[0]) for given in ({"password": "a"}, login)
+        )
+        return {key[1] for key in before if before[key] != after[key]}
+
+    assert changed(password="a") == set()
+    assert changed(password="b") == {"tensor-fusion-sys-monitor"}
+    whose = {"host": "g", "existingSecret": "s"}
+    assert "metrics-login" not in str(rendered({"greptime": whose})[0])
+
+
+@pytest.mark.parametrize("name", ["my.release", "1st", "a" * 39])
+def test_names_that_kubernetes_would_refuse_later_are_refused_at_once(name: str) -> None:
+    with pytest.raises(Exception, match="set fullnameOverride to at most 38"):
+        rendered({}, name=name)
+    assert ("Service", "short-webhook") in rendered({"fullnameOverride": "short"}, name=name)[0]
+    longest, _ = rendered({"groups": {"a" * 17: {"roles": []}}}, name="a" * 38)
+    for kind, found in longest:
+        most = {"StatefulSet": 52, "CronJob": 52}.get(kind, 63 if kind in ("Service", "Deployment", "Job") else 253)
+        assert len(found) <= most, (kind, found)
+
+
 def test_roles_may_be_grouped_otherwise() -> None:
     values = {
         "controller": {"roles": ["watcher", "actuator", "updater", "workload", "status", "reconciler"]},
@@ -485,6 +550,24 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"cluster": {"hypervisorImage": "own/agent:latest"}}, "tag other than latest"),
     ({"scheduler": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 0}}}}, "updateStrategy"),
     ({"monitor": {"updateStrategy": {"rollingUpdate": {"maxsurge": 1}}}}, "maxsurge"),
+    ({"bus": {"external": {"urls": ["tls://n:4222"]}}}, "needs bus.tls.existingSecret"),
+    (
+        {"bus": {"external": {"urls": ["tls://n:4222"]}, "tls": {"existingSecret": "a"}}},
+        "a Secret with the keys controller, monitor, scheduler, webhook, agent",
+    ),
+    (
+        {"bus": {"external": {"urls": ["nats://n:4222"], "callout": True}, "tls": {"enabled": False}}},
+        "a Secret with the keys controller, monitor, scheduler, webhook, callout-seed",
+    ),
+    ({"bus": {"external": {"callout": True}}}, "bus.external.callout needs bus.external.urls"),
+    ({"bus": {"replicas": 1, "streamReplicas": 3}}, "bus.streamReplicas is 3"),
+    ({"bus": {"persistence": {"size": "10Gi"}}}, "bus.jetstream.maxFile is 38GB"),
+    ({"bus": {"jetstream": {"maxFile": "38Ki B"}}}, "/bus/jetstream/maxFile"),
+    ({"bus": {"persistence": {"size": "40G"}}}, "bus.jetstream.maxFile is 38GB"),
+    ({"greptime": {"host": "https://x.greptime.cloud"}}, "write the name alone"),
+    ({"greptime": {"host": "x:4000"}}, "write the name alone"),
+    ({"groups": {"admin": {"roles": ["status"]}}}, "invalid propertyName 'admin'"),
+    ({"groups": {"a" * 22: {"roles": ["status"]}}, "fullnameOverride": "b" * 38}, "longer than 63 characters"),
     ({"webhook": {"enabled": False}}, "no group with replicas has the role mutator"),
     ({"webhook": {"replicas": 0}}, "no group with replicas has the role mutator"),
     ({"migration": {"passive": True}, "devicePlugin": {"managedBy": "Pool"}}, "agents cannot be a pool's"),

@@ -80,6 +80,13 @@
     - name: webhook
       containerPort: 9443
     {{- end }}
+  {{- if or (has "gateway" $roles) (has "mutator" $roles) }}
+  # Nodes go on sending reviews here for seconds, until they have heard that this pod ends: it goes on answering meanwhile.
+  lifecycle:
+    preStop:
+      sleep:
+        seconds: 8
+  {{- end }}
   startupProbe:
     httpGet:
       path: /healthz

@@ -1,6 +1,9 @@
 {{/* Names. Everything is called after the release, as guides for TensorFusion and HAMi expect: <release>-controller, <release>-scheduler. */}}
 {{- define "gpubus.fullname" -}}
-{{- default .Release.Name .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- $name := default .Release.Name .Values.fullnameOverride -}}
+{{- /* Services begin with a letter, and pods of the longest StatefulSet carry its name and 11 characters in a label of 63. */}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]{0,36}[a-z0-9])?$" $name) }}{{ fail (printf "%q cannot begin the names of Services and StatefulSets: set fullnameOverride to at most 38 lower-case letters, digits and -, the first one a letter" $name) }}{{ end -}}
+{{- $name -}}
 {{- end -}}
 
 {{- define "gpubus.labels" -}}
@@ -95,7 +98,7 @@ imagePullSecrets:
 {{- if and $.Values.controller.nvidiaOperatorProgressiveMigration (eq $name "controller") }}{{ $roles = append $roles "tainter" }}{{ end -}}
 {{- if not (include "gpubus.metricsURL" $) }}{{ $roles = without $roles "recorder" "alerter" }}{{ end -}}
 {{- if not (include "gpubus.command" $ | fromJson).scaling }}{{ $roles = without $roles "scaler" }}{{ end -}}
-{{- if or (not $.Values.bus.auth.enabled) $.Values.bus.external.urls }}{{ $roles = without $roles "authenticator" }}{{ end -}}
+{{- if or (not $.Values.bus.auth.enabled) (and $.Values.bus.external.urls (not $.Values.bus.external.callout)) }}{{ $roles = without $roles "authenticator" }}{{ end -}}
 {{- if not (include "gpubus.alertmanagers" $) }}{{ $roles = without $roles "notifier" }}{{ end -}}
 {{- if not (include "gpubus.alerting" $) }}{{ $roles = without $roles "alerter" "notifier" }}{{ end -}}
 {{- if $roles }}
@@ -175,6 +178,7 @@ imagePullSecrets:
 {{- $g := .Values.greptime -}}
 {{- $host := $g.host -}}
 {{- if and (not $host) $g.installStandalone }}{{ $host = printf "%s-greptimedb.%s.svc" (include "gpubus.fullname" .) .Release.Namespace }}{{ end -}}
+{{- if regexMatch "[:/]" $host }}{{ fail (printf "greptime.host is %q: write the name alone, its port at greptime.httpPort, and greptime.isCloud for https" $host) }}{{ end -}}
 {{- if $host -}}
 {{- if and $g.isCloud (not (or $g.existingSecret (and $g.user $g.password))) }}{{ fail "greptime.isCloud needs greptime.existingSecret with the keys user and password, or greptime.user and greptime.password" }}{{ end -}}
 {{- printf "%s://%s:%d/%s" (ternary "greptimes" "greptime" $g.isCloud) $host (int ($g.httpPort | default (ternary 443 4000 $g.isCloud))) $g.db -}}
@@ -199,6 +203,40 @@ imagePullSecrets:
 {{- end -}}
 {{- end -}}
 
+{{/* How many bytes a size means, to Kubernetes or to NATS, which takes GB for GiB. */}}
+{{- define "gpubus.bytes" -}}
+{{- if not (kindIs "string" .) -}}
+{{- printf "%.0f" (float64 .) -}}
+{{- else -}}
+{{- $unit := regexFind "[A-Za-z]*$" . -}}
+{{- $times := 1.0 -}}
+{{- range $power, $letter := list "K" "M" "G" "T" "P" -}}
+{{- if eq (upper $unit) $letter }}{{ range until (int (add1 $power)) }}{{ $times = mulf $times 1000.0 }}{{ end }}{{ end -}}
+{{- if has (upper $unit) (list (print $letter "I") (print $letter "B") (print $letter "IB")) }}{{ range until (int (add1 $power)) }}{{ $times = mulf $times 1024.0 }}{{ end }}{{ end -}}
+{{- end -}}
+{{- printf "%.0f" (mulf (float64 (trimSuffix $unit .)) $times) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A NATS of somebody else's has to be told who we are: nobody makes Secrets for it. */}}
+{{- define "gpubus.checkBus" -}}
+{{- $bus := .Values.bus -}}
+{{- $external := not (empty $bus.external.urls) -}}
+{{- if and $external $bus.tls.enabled (not $bus.tls.existingSecret) }}{{ fail "bus.external.urls needs bus.tls.existingSecret, a Secret with ca.crt, the authority of that NATS; or bus.tls.enabled: false" }}{{ end -}}
+{{- if and $external $bus.auth.enabled (not $bus.auth.existingSecret) -}}
+{{- $keys := append (keys (include "gpubus.allGroups" . | fromJson) | sortAlpha) (ternary "callout-seed" "agent" $bus.external.callout) -}}
+{{- fail (printf "bus.external.urls needs bus.auth.existingSecret, a Secret with the keys %s; or bus.auth.enabled: false" (join ", " $keys)) -}}
+{{- end -}}
+{{- if and $bus.external.callout (not (and $external $bus.auth.enabled)) }}{{ fail "bus.external.callout needs bus.external.urls and bus.auth.enabled: the chart's own NATS has it anyway" }}{{ end -}}
+{{- if and (not $external) (gt (int $bus.streamReplicas) (int $bus.replicas)) }}{{ fail (printf "bus.streamReplicas is %d: so many copies need as many servers, and bus.replicas is %d" (int $bus.streamReplicas) (int $bus.replicas)) }}{{ end -}}
+{{- if and (not $external) (gt (include "gpubus.bytes" $bus.jetstream.maxFile | float64) (include "gpubus.bytes" $bus.persistence.size | float64)) }}{{ fail (printf "bus.jetstream.maxFile is %s: the volume of bus.persistence.size, %v, holds less" $bus.jetstream.maxFile $bus.persistence.size) }}{{ end -}}
+{{- end -}}
+
+{{/* Agents show a token where the bus asks us whose it is, and elsewhere a password. */}}
+{{- define "gpubus.agentsShowTokens" -}}
+{{- if or (not .Values.bus.external.urls) .Values.bus.external.callout }}yes{{ end -}}
+{{- end -}}
+
 {{- define "gpubus.streamReplicas" -}}
 {{- if .Values.bus.streamReplicas }}{{ .Values.bus.streamReplicas }}{{ else if or .Values.bus.external.urls (ge (int .Values.bus.replicas) 3) }}3{{ else }}1{{ end -}}
 {{- end -}}
@@ -213,7 +251,7 @@ imagePullSecrets:
 {{- end }}
 {{- if .root.Values.bus.auth.enabled }}
 - name: GPUBUS_NATS_USER
-  {{- if eq .part "agent" }}
+  {{- if and (eq .part "agent") (include "gpubus.agentsShowTokens" .root) }}
   value: agent/$(NODE_NAME)
   {{- else }}
   value: {{ .part }}
@@ -247,7 +285,7 @@ imagePullSecrets:
 {{- end }}
 {{- if .root.Values.bus.auth.enabled }}
 - name: bus-login
-{{- if eq .part "agent" }}
+{{- if and (eq .part "agent") (include "gpubus.agentsShowTokens" .root) }}
   # The API server says which node the pod that holds this token runs on; the bus lets it speak for no other.
   projected:
     sources:
