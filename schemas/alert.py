@@ -80,6 +80,9 @@ class Streak(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         count: Evaluations in a row that found it.
         since: When it was first seen.
         firing: It has reached the rule's count and was told.
+        nodes: Nodes that its rows named in their column ``node``.
+        silent_since: No row was found from then on, but one of its nodes says nothing of its GPUs, so that nobody knows whether
+            it is over; None while rows are found.
     """
 
     fingerprint: str
@@ -88,6 +91,8 @@ class Streak(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     count: Amount
     since: Timestamp
     firing: bool = False
+    nodes: tuple[str, ...] = ()
+    silent_since: Timestamp | None = None
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -4,10 +4,12 @@ from typing import Annotated
 
 import msgspec
 
-from schemas.cluster import Amount
 from schemas.event import Timestamp
 
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
+Amount = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""What a column of the metrics store can hold: what is measured is decimals and 64-bit whole numbers there."""
+Celsius = Annotated[int, msgspec.Meta(ge=-1_000, le=10_000)]
 
 
 class ProcessUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -60,7 +62,7 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     uuid: str
     sm_percent: Percent = 0.0
     vram_used_bytes: Amount = 0
-    temperature_c: int = 0
+    temperature_c: Celsius = 0
     power_mw: Amount = 0
     processes: tuple[ProcessUsage, ...] = ()
     memory_percent: Percent = 0.0

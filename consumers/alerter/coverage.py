@@ -1,14 +1,17 @@
 """Whether the window that a rule looks at is in the metrics store: an empty one must not pass for one in which all is well.
 
 Three things keep it out: the recorder is dead or behind, the bus was away so that agents could tell nobody, or the store was made
-anew. Agents that are silent while the bus is there are no such thing: they tell that there is nothing to measure.
+anew. An agent that is silent while the bus is there keeps out its own node alone: :meth:`Coverage.silent` tells of those.
 """
 
 import asyncio
 import time
+from collections.abc import Collection
 from typing import Final
 
+from bus import records, subjects
 from bus.connection import Bus
+from bus.streams import STATE
 from consumers.alerter.rules import CompiledRule
 from consumers.metrics.progress import Progress, progress, said
 from consumers.metrics.store import MetricsStore
@@ -47,7 +50,7 @@ def behind(compiled: CompiledRule, now: Progress) -> str:
             )
         ago_s = (now.at - now.refused) / _NS
         if now.refused and ago_s < interval_s:
-            return f"the metrics store refused usage {ago_s:.0f} s ago: see its log, and `gpubus dead list`"
+            return f"the recorder or its store refused usage {ago_s:.0f} s ago: see their logs, and `gpubus dead list`"
     if compiled.tables & _SNAPSHOTS:
         age_s = (now.at - now.snapshot) / _NS
         if not now.snapshot or age_s > max(interval_s * 3 / 4, tolerance_s(interval_s)):
@@ -133,6 +136,43 @@ class Coverage:
             return ""
         ago_s = max(at_s - self._store.since, 0.0)
         return f"the metrics store was made anew {ago_s:.0f} s ago and does not reach back over the window"
+
+    async def silent(
+        self, compiled: CompiledRule, nodes: Collection[str], begin: int, end: int
+    ) -> tuple[set[str], set[str]]:
+        """Return those of ``nodes`` that said nothing in a window, without and with those that are no more.
+
+        A node that cannot be on the bus is neither: its name came from elsewhere.
+
+        Args:
+            compiled: The rule; one that reads no usage does not ask.
+            nodes: The nodes.
+            begin: Begin of the window that the query looked at, nanoseconds since the epoch.
+            end: Until when what was said was in the store as the query began, likewise: what came later it has not seen.
+
+        Raises:
+            BusError: The bus did not answer.
+        """
+        silent, gone = set[str](), set[str]()
+        if not compiled.tables & _USAGE:
+            return silent, gone
+        for node in sorted(nodes):
+            try:
+                where = [subjects.state(kind, node) for kind in ("node", "gpu")]
+            except ValueError:
+                continue
+            if await said(self._bus, begin, end, node=node):
+                continue
+            known, inventory = [await records.latest(self._bus, STATE, subject) for subject in where]
+            # A node that no watcher speaks of is there while its agent's inventory is.
+            there = bool(known.payload) or (not known.seq and bool(inventory.payload))
+            (silent if there else gone).add(node)
+        return silent, gone
+
+    @property
+    def through(self) -> int:
+        """Until when usage was in the store at the last look, nanoseconds since the epoch."""
+        return (self._progress.usage or 0) if self._progress is not None else 0
 
     async def _look(self) -> Progress:
         """Return how far recorders are; all who ask at one time share one look."""

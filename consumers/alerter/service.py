@@ -25,12 +25,12 @@ from bus.streams import STATE, TICK
 from bus.tasks import end
 from bus.worker import Dead, Done, Outcome, Retry, Worker
 from consumers.alerter import backtest
-from consumers.alerter.coverage import Coverage
+from consumers.alerter.coverage import LONGEST_WAIT_S, Coverage
 from consumers.alerter.rulebook import Rulebook
 from consumers.alerter.rules import CompiledRule
 from consumers.alerter.sources import RuleSource
 from consumers.alerter.states import KIND, RuleStates
-from consumers.alerter.streaks import TooManyAlertsError, evaluated, failed
+from consumers.alerter.streaks import TooManyAlertsError, ending, evaluated, failed
 from consumers.alerter.template import TemplateRunError
 from consumers.metrics.store import MetricsStore, StoreError
 from schemas.alert import RuleState
@@ -178,14 +178,19 @@ class Alerter:
             return failed(compiled, state, f"the tick was taken {late:.1f} s late", slot=slot)
         if lacking := await self._coverage.lacking(compiled, state, slot):
             return failed(compiled, state, lacking, slot=slot)
-        began = time.monotonic()
+        began, through = time.monotonic(), self._coverage.through
         try:
             late = time.time() - slot / _NS
             timeout = min(max(interval - max(late, 0.0), 0.5), LONGEST_QUERY_S)
-            result = await self._store.query(compiled.sql(), timeout=timeout)
+            rows = (await self._store.query(compiled.sql(), timeout=timeout)).named()
             if anew := self._coverage.anew(compiled, slot):
                 return failed(compiled, state, anew, slot=slot)
-            return evaluated(compiled, state, result.named(), slot=slot)
+            after = evaluated(compiled, state, rows, slot=slot)
+            if not (nodes := ending(compiled, state, after)):
+                return after
+            begin = slot + int((late - interval + min(interval / 4, LONGEST_WAIT_S)) * _NS)
+            silent, gone = await self._coverage.silent(compiled, nodes, begin, through)
+            return evaluated(compiled, state, rows, slot=slot, silent=silent, gone=gone)
         except (StoreError, TemplateRunError, TooManyAlertsError) as error:
             return failed(compiled, state, str(error), slot=slot)
         finally:

@@ -2,18 +2,20 @@
 
 An alert fires when as many evaluations in a row as the rule counts have found it, is told again with each evaluation while
 it goes on, and is resolved once when an evaluation no longer finds it. An evaluation that fails says nothing about any
-alert: no streak moves, and what fires is told again so that nobody takes our silence for its end.
+alert: no streak moves, and what fires is told again so that nobody takes our silence for its end. Neither does one say
+anything that finds no row of a node whose agent is silent: such a streak is held as it is, for a stated time.
 
 Labels, annotations and the fingerprint are those of TensorFusion, except that two rows with the same labels count once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
 
 from consumers.alerter.rules import CompiledRule
+from consumers.alerter.silence import noted, silence, with_node, without_row
 from consumers.alerter.template import Scalar
 from schemas.alert import Alert, AlertNotice, RuleState, Streak
 
@@ -43,7 +45,13 @@ def fingerprint(labels: Mapping[str, str]) -> str:
 
 
 def evaluated(
-    compiled: CompiledRule, before: RuleState, rows: Sequence[Mapping[str, Scalar]], *, slot: int
+    compiled: CompiledRule,
+    before: RuleState,
+    rows: Sequence[Mapping[str, Scalar]],
+    *,
+    slot: int,
+    silent: Collection[str] = (),
+    gone: Collection[str] = (),
 ) -> RuleState:
     """Return the state after a query that answered.
 
@@ -52,15 +60,15 @@ def evaluated(
         before: The state that the evaluation found.
         rows: What the query found; every row is an alert.
         slot: Time of the tick in nanoseconds since the epoch.
+        silent: Of the nodes of streaks that are :func:`ending`, those that said nothing in the window.
+        gone: Those of them that are no more.
 
     Raises:
         TemplateRunError: A text cannot be rendered for a row.
         TooManyAlertsError: More than :data:`MOST_ALERTS` different alerts were found.
     """
     rule, at = compiled.rule, instant(slot)
-    known = {
-        streak.fingerprint: streak for streak in before.streaks if streak.firing or before.digest == compiled.digest
-    }
+    known = _known(compiled, before)
     found: dict[str, Streak] = {}
     for row in rows:
         values = {**row, "Threshold": rule.threshold}
@@ -72,6 +80,7 @@ def evaluated(
         }
         identity = fingerprint(labels)
         if identity in found:
+            found[identity] = with_node(found[identity], row)
             continue
         if len(found) == MOST_ALERTS:
             raise TooManyAlertsError(f"the query found more than {MOST_ALERTS} alerts: group its rows by node or pool")
@@ -84,12 +93,13 @@ def evaluated(
             }
             streak = Streak(fingerprint=identity, labels=labels, annotations=annotations, count=1, since=at)
         else:
-            streak = msgspec.structs.replace(known_streak, count=known_streak.count + 1)
+            streak = msgspec.structs.replace(known_streak, count=known_streak.count + 1, nodes=(), silent_since=None)
+        streak = with_node(streak, row)
         found[identity] = msgspec.structs.replace(
             streak, firing=streak.firing or streak.count >= rule.consecutive_count
         )
-    alerts = [_firing(streak, at, compiled) for streak in found.values() if streak.firing]
-    alerts += [_resolved(streak, at) for name, streak in known.items() if streak.firing and name not in found]
+    over = _hold(known, found, at, compiled, silent=silent, gone=gone)
+    alerts = [_firing(streak, at, compiled) for streak in found.values() if streak.firing] + over
     if before.failures >= FAILURES_UNTIL_ALERT:
         alerts.append(_failing(compiled, before, at, resolved=True))
     return RuleState(
@@ -99,6 +109,45 @@ def evaluated(
         streaks=tuple(sorted(found.values(), key=lambda streak: streak.fingerprint)),
         notice=_notice(rule.name, slot, alerts),
     )
+
+
+def _hold(
+    known: Mapping[str, Streak],
+    found: dict[str, Streak],
+    at: datetime,
+    compiled: CompiledRule,
+    *,
+    silent: Collection[str],
+    gone: Collection[str],
+) -> list[Alert]:
+    """Add to what was found the streaks that are held without a row; return what is to be told of those that are over."""
+    over: list[Alert] = []
+    for name, streak in known.items():
+        if name in found:
+            continue
+        kept, why = without_row(streak, at, compiled.interval, silent, gone)
+        if kept is not None:
+            if len(found) == MOST_ALERTS:
+                raise TooManyAlertsError(
+                    f"more than {MOST_ALERTS} alerts, with those of silent nodes: see to their agents"
+                )
+            found[name] = kept
+        elif streak.firing:
+            over.append(_resolved(streak, at, why))
+    return over
+
+
+def ending(compiled: CompiledRule, before: RuleState, after: RuleState) -> set[str]:
+    """Return the nodes of streaks that ``after`` ends: whether those are silent matters."""
+    left = {streak.fingerprint for streak in after.streaks}
+    return {node for name, streak in _known(compiled, before).items() if name not in left for node in streak.nodes}
+
+
+def _known(compiled: CompiledRule, before: RuleState) -> dict[str, Streak]:
+    """Return the streaks that go on: those of the rule as it is now, and whatever fires."""
+    return {
+        streak.fingerprint: streak for streak in before.streaks if streak.firing or before.digest == compiled.digest
+    }
 
 
 def failed(compiled: CompiledRule, before: RuleState, error: str, *, slot: int) -> RuleState:
@@ -138,7 +187,7 @@ def _firing(streak: Streak, at: datetime, compiled: CompiledRule) -> Alert:
         status="firing",
         fingerprint=streak.fingerprint,
         labels=streak.labels,
-        annotations=streak.annotations,
+        annotations=noted(streak, silence(streak)),
         starts_at=streak.since,
         ends_at=at + life(compiled),
     )
@@ -149,12 +198,12 @@ def life(compiled: CompiledRule) -> timedelta:
     return max(_LIFE_INTERVALS * compiled.interval, _SHORTEST_LIFE)
 
 
-def _resolved(streak: Streak, at: datetime) -> Alert:
+def _resolved(streak: Streak, at: datetime, note: str = "") -> Alert:
     return Alert(
         status="resolved",
         fingerprint=streak.fingerprint,
         labels=streak.labels,
-        annotations=streak.annotations,
+        annotations=noted(streak, note),
         starts_at=streak.since,
         ends_at=at,
     )

@@ -99,24 +99,24 @@ async def _progress(bus: Bus) -> Progress:
     return Progress(at=at, usage=at if oldest is None else oldest, snapshot=counted.slot, refused=counted.refused_at)
 
 
-async def said(bus: Bus, begin: int, end: int) -> bool:
-    """Whether the bus holds any usage that it stored from ``begin`` until before ``end``, nanoseconds since the epoch.
+async def said(bus: Bus, begin: int, end: int, *, node: str = "") -> bool:
+    """Whether the bus holds usage, of one node or any, that it stored from ``begin`` until before ``end``, in ns since the epoch.
 
     Raises:
         BusError: The bus did not answer.
     """
     start = f"{datetime.fromtimestamp(begin // _NS, UTC):%Y-%m-%dT%H:%M:%S}.{begin % _NS:09}Z"
     try:
-        first = await _first(bus, {"start_time": start})
+        first = await _first(bus, {"start_time": start}, subjects.usage_gpu(node) if node else USAGE_SUBJECTS)
     except (nats.errors.Error, TimeoutError, OSError) as error:
         raise BusError(f"usage could not be looked for: {str(error) or type(error).__name__}") from None
     return first is not None and first < end
 
 
-async def _first(bus: Bus, where: dict[str, object]) -> int | None:
+async def _first(bus: Bus, where: dict[str, object], subject: str = USAGE_SUBJECTS) -> int | None:
     """Return when the first usage message from a sequence or an instant on was stored; None when there is none."""
     try:
-        answer = await bus.api(f"STREAM.MSG.GET.{USAGE}", {**where, "next_by_subj": USAGE_SUBJECTS})
+        answer = await bus.api(f"STREAM.MSG.GET.{USAGE}", {**where, "next_by_subj": subject})
     except ApiError as error:
         if error.err_code == NO_MESSAGE:
             return None

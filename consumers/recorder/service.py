@@ -2,10 +2,12 @@
 
 Any number of these processes share two durable consumers. A message is acknowledged when its rows are stored; what comes
 again is written again, which changes nothing. While the store is down a recorder holds what it has, a bounded number of
-messages, and takes no more: the rest waits on the bus, which drops the oldest when it is full, and that is counted.
+messages, and takes no more: the rest waits on the bus, which drops the oldest when it is full, and that is counted. After
+half a minute it gives its messages to other recorders, which may still reach the store, and keeps their rows to try it with.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
@@ -17,7 +19,7 @@ import nats.errors
 from bus import codec, subjects, timers
 from bus.connection import Bus
 from bus.consumer import PullConsumer
-from bus.delivery import ConsumerSpec
+from bus.delivery import ConsumerSpec, Delivery
 from bus.errors import BusError, UndecodableError
 from bus.follower import Follower
 from bus.streams import LEDGER, STATE, TICK, USAGE
@@ -29,7 +31,7 @@ from consumers.recorder.counters import Counters, system_rows
 from consumers.recorder.snapshot import snapshot_rows
 from consumers.recorder.usage import skewed, usage_rows
 from consumers.recorder.view import LEDGER_FILTERS, STATE_FILTERS, View
-from consumers.recorder.writer import LEASE_S, Writer
+from consumers.recorder.writer import LEASE_S, Part, Writer, together
 from schemas.usage import NodeUsage
 
 log = logging.getLogger("gpubus.recorder")
@@ -42,6 +44,9 @@ GATHER_S: Final = 0.1
 
 SNAPSHOT: Final = timedelta(seconds=10)
 """Between two snapshots, so that a window of 30 s holds three."""
+
+LONGEST_ASIDE_S: Final = 10.0
+"""Longest pause between two tries of a recorder that has given its messages to others."""
 
 _FOREVER: Final = 1_000_000_000
 
@@ -66,10 +71,10 @@ class RecorderStatistics(msgspec.Struct, frozen=True):
         rows: Rows stored.
         writes: Writes that succeeded.
         failures: Writes that failed and were tried again.
-        refused: Messages that the store refused for good; they are dead letters.
+        refused: Messages that were refused for good; they are dead letters.
         held: Messages in hand.
         lost_usage: Usage messages that the bus dropped unrecorded, over all recorders.
-        skewed: Nodes whose clock is wrong by their last sample.
+        skewed: Nodes whose clock is wrong by their last sample, or whose last sample came late.
         lost_rows: Stored rows that went with a file that somebody took away.
     """
 
@@ -94,15 +99,21 @@ class Recorder:
         self.view = View()
         self._state = Follower(bus, STATE, STATE_FILTERS, self.view.on_state)
         self._ledger = Follower(bus, LEDGER, LEDGER_FILTERS, self.view.on_ledger)
-        self._usage = PullConsumer(bus, USAGE_SPEC, prefetch=BATCH, keep_lapsed=True)
+        self._usage = self._member()
+        self._aside = False
         self._ticks = PullConsumer(bus, SNAPSHOT_SPEC, prefetch=2)
         self._counters = Counters(bus, f"/gpubus/recorder/{name}", USAGE_SPEC.durable)
         self._skewed: set[str] = set()
         self._writer = Writer(store, self._counters)
         self._samples = 0
+        self._stop = asyncio.Event()
+
+    def _member(self) -> PullConsumer:
+        return PullConsumer(self._bus, USAGE_SPEC, prefetch=BATCH, keep_lapsed=True)
 
     async def run(self, stop: asyncio.Event, *, ready: asyncio.Event | None = None) -> None:
         """Record until ``stop`` is set."""
+        self._stop = stop
         await self._state.start()
         await self._ledger.start()
         await self._usage.start()
@@ -118,7 +129,8 @@ class Recorder:
         try:
             await asyncio.wait([stopped, *loops], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await self._usage.stop()
+            if not self._aside:
+                await self._usage.stop()
             await self._ticks.stop()
             await asyncio.wait(loops, timeout=5.0)
             await end(*loops, stopped)
@@ -133,32 +145,90 @@ class Recorder:
             if len(batch) < BATCH // 2:
                 await asyncio.sleep(GATHER_S)
                 batch += await self._usage.take_now(BATCH - len(batch))
+            parts, bad = self._parts(batch)
+            await self._writer.refuse(bad)
+            try:
+                self._samples += await self._writer.settle(parts)
+            except StoreUnavailableError as error:
+                await self._stand_aside(parts, str(error))
+
+    def _parts(self, batch: list[Delivery]) -> tuple[list[Part], list[tuple[Delivery, str]]]:
+        """Return the rows of each message, and those that none can be made of, with the reason."""
+        good, bad = list[Part](), list[tuple[Delivery, str]]()
+        for delivery in batch:
             rows: dict[Table, list[Row]] = defaultdict(list)
-            good = []
-            for delivery in batch:
-                try:
-                    usage = codec.decode_as(NodeUsage, delivery.payload).data
-                    codec.check_name(usage.node, subjects.names(delivery.subject)[-1])
-                except UndecodableError as error:
-                    await delivery.dead(error.reason)
-                    continue
+            try:
+                usage = codec.decode_as(NodeUsage, delivery.payload).data
+                codec.check_name(usage.node, subjects.names(delivery.subject)[-1])
                 stored_ms = delivery.position.time_ns // 1_000_000
                 self._note_skew(usage, stored_ms)
                 usage_rows(self.view, usage, stored_ms, rows)
-                good.append(delivery)
-            if await self._writer.settle(rows, good):
-                self._samples += len(rows[GPU_USAGE])
+            except UndecodableError as error:
+                bad.append((delivery, error.reason))
+            except Exception as error:  # noqa: BLE001  no message may end a recorder: it would end the next one as well
+                bad.append((delivery, f"no rows can be made of it: {type(error).__name__}: {error}"))
+            else:
+                good.append(Part(delivery, rows))
+        return good, bad
+
+    async def _stand_aside(self, parts: list[Part], reason: str) -> None:
+        """Leave messages to recorders that reach the store, until we do; what we had is kept, as the bus may drop it.
+
+        Nothing is taken meanwhile, and what was is given back. Writing rows that another recorder has written changes nothing.
+        """
+        log.warning("the metrics store is away for too long: %s; others may take what is to be recorded", reason)
+        parts = parts + self._parts(await self._usage.take_now(BATCH))[0]
+        self._aside = True
+        await self._usage.stop()
+        for part in parts:
+            await part.delivery.retry()
+        rows, pause, away = together(parts), 1.0, True
+        self._writer.held = len(parts)
+        while away and not await self._stopped_within(pause):
+            pause = min(pause * 2, LONGEST_ASIDE_S)
+            try:
+                await self._writer.write(rows)
+                self._samples += len(rows.get(GPU_USAGE, ()))
+                away = False
+            except StoreUnavailableError:
+                await self._writer.note_loss()
+            except Exception as error:  # noqa: BLE001  it was reached; what it refuses is told when its message comes again
+                log.info("kept metrics are refused: %s", error)
+                away = False
+        self._writer.held = 0
+        while not await self._stopped_within(0.0):
+            self._usage = self._member()
+            try:
+                await self._usage.start()
+            except (BusError, TimeoutError, nats.errors.Error) as error:
+                log.info("usage cannot be taken again: %s; trying again", error)
+                await self._stopped_within(1.0)
+            else:
+                self._aside = False
+                if self._stop.is_set():  # while it began
+                    await self._usage.stop()
+                await self._writer.note_loss()
+                return
+
+    async def _stopped_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
+        return self._stop.is_set()
 
     def _note_skew(self, usage: NodeUsage, stored_ms: int) -> None:
         wrong = skewed(usage, stored_ms)
         if wrong and usage.node not in self._skewed:
             ahead = usage.at.timestamp() - stored_ms / 1000
-            log.warning("the clock of node %s is %+.0f s off: its samples are dated by the bus", usage.node, ahead)
+            log.warning("the clock of node %s is %+.1f s off: its samples are dated by the bus", usage.node, ahead)
         (self._skewed.add if wrong else self._skewed.discard)(usage.node)
 
     async def _snapshots(self) -> None:
         while batch := await self._ticks.take(1):
             for delivery in batch:
+                if self._aside:  # another recorder may reach the store
+                    await delivery.retry(1.0)
+                    continue
                 try:
                     await self._snapshot(delivery.position.time_ns)
                     await delivery.ack()
@@ -183,7 +253,7 @@ class Recorder:
 
     def unready(self) -> str:
         """Return why nothing can be recorded for as long as somebody does not mend it; empty otherwise."""
-        return self._store.trouble
+        return self._store.trouble or self._writer.trouble
 
     def statistics(self) -> RecorderStatistics:
         """Return the counters of this process."""

@@ -10,8 +10,10 @@ from consumers.metrics.tables import GPU_USAGE, Row, Table
 from consumers.recorder.view import View
 from schemas.usage import GpuSample, NodeUsage, ProcessUsage
 
-SKEW_MS: Final = 60_000
-"""How far a node's clock may be from the bus's before its samples are dated by the bus. A sample waits for no longer anywhere."""
+SKEW_MS: Final = 2_000
+"""How far a node's clock may be from the bus's before its samples are dated by the bus: less than any window can miss. A sample
+is on its way for milliseconds; one that an outage kept back is dated by the bus as well.
+"""
 
 
 def skewed(usage: NodeUsage, stored_ms: int) -> bool:

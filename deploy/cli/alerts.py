@@ -70,6 +70,8 @@ def status(*, as_json: JsonOption = False, nats: NatsOption = None, store: Store
     Example:
       gpubus alerts status
     """
+    from consumers.alerter.silence import silence
+
     active, refusal, states = run(_read(nats, store))
     refused = refusal if refusal is not None and refusal.problems else None
     if as_json:
@@ -96,6 +98,8 @@ def status(*, as_json: JsonOption = False, nats: NatsOption = None, store: Store
                 console.print(
                     clean(f"FIRING {state.rule} since {instant(streak.since)}: {streak.annotations['summary']}")
                 )
+            if said := silence(streak):
+                console.print(clean(f"HELD {state.rule} {streak.labels['instance']}: {said}"))
 
 
 def _status_row(rule: "AlertRule", state: "RuleState | None") -> list[object]:

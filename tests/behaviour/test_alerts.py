@@ -91,24 +91,30 @@ def rules(path: Path, interval: str = "1s", **changes) -> Path:
 class Gpu:
     """A node with one GPU that says five times a second how hot it is."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, node: str = "n") -> None:
         self.bus = bus
+        self.node = node
         self.celsius = 60
+        self.muted = False
 
     async def say(self, subject: str, data: msgspec.Struct, event_id: str) -> None:
         kind = TYPE_NAMES[type(data)]
-        event = Event(id=event_id, source="/test", type=kind, subject="n", time=datetime.now(UTC), data=data)
+        event = Event(id=event_id, source="/test", type=kind, subject=self.node, time=datetime.now(UTC), data=data)
         await self.bus.publisher.publish(subject, codec.encode(event), msg_id=event_id)
 
     async def run(self) -> None:
-        device = GpuDevice(uuid="GPU-1", index=0, model="m", tflops_milli=100_000, vram_bytes=2**34)
-        await self.say(subjects.state("node", "n"), Node(name="n", pool="p"), "node")
-        inventory = GpuInventory(node="n", gpus=[device], observed_at=datetime.now(UTC))
-        await self.say(subjects.state("gpu", "n"), inventory, "gpu")
+        uuid = "GPU-1" if self.node == "n" else f"GPU-{self.node}"
+        device = GpuDevice(uuid=uuid, index=0, model="m", tflops_milli=100_000, vram_bytes=2**34)
+        await self.say(subjects.state("node", self.node), Node(name=self.node, pool="p"), f"node:{self.node}")
+        inventory = GpuInventory(node=self.node, gpus=[device], observed_at=datetime.now(UTC))
+        await self.say(subjects.state("gpu", self.node), inventory, f"gpu:{self.node}")
         while True:
-            sample = GpuSample(uuid="GPU-1", temperature_c=self.celsius, sm_percent=50.0, vram_used_bytes=2**33)
-            usage = NodeUsage(node="n", at=datetime.now(UTC), gpus=(sample,))
-            await self.say(subjects.usage_gpu("n"), usage, f"usage:{time.time_ns()}")
+            if self.muted:
+                await asyncio.sleep(0.1)
+                continue
+            sample = GpuSample(uuid=uuid, temperature_c=self.celsius, sm_percent=50.0, vram_used_bytes=2**33)
+            usage = NodeUsage(node=self.node, at=datetime.now(UTC), gpus=(sample,))
+            await self.say(subjects.usage_gpu(self.node), usage, f"usage:{self.node}:{time.time_ns()}")
             await asyncio.sleep(0.2)
 
 
@@ -188,6 +194,29 @@ async def test_a_gpu_that_heats_up_rings_after_exactly_its_count_and_cools_down_
         annotations = body["alerts"][0]["annotations"]
         assert annotations["summary"] == "GPU GPU-1 on n is above 90°C"
         assert annotations["description"].startswith("GPU GPU-1 on node n in pool p averages 95.0°C")
+
+
+@pytest.mark.slow
+async def test_no_alert_is_over_while_its_agent_is_silent_though_other_agents_speak(bus: Bus, tmp_path: Path) -> None:
+    path = rules(tmp_path / "rules.yaml", "2s", consecutive_count=1)
+    async with monitoring(bus, path, []) as found:
+        found.gpu.celsius = 95
+        other = asyncio.create_task(Gpu(bus, "other").run())
+        await eventually(lambda: found.notices, 30)
+        found.gpu.muted = True
+        await eventually(lambda: found.states[-1].streaks[0].silent_since is not None, 30)
+        held = found.states[-1]
+        await eventually(lambda: found.states[-1].slot >= held.slot + 4 * 10**9, 30)
+        assert (streak(found.states[-1]), found.states[-1].failures) == (streak(held), 0)
+        assert {alert.status for notice in found.notices for alert in notice.alerts} == {"firing"}
+        assert any("node n has been silent" in a.annotations.get("note", "") for a in found.notices[-1].alerts)
+        found.gpu.muted = False  # a new agent, and as hot as before
+        await eventually(lambda: streak(found.states[-1]) > streak(held), 30)
+        assert {alert.status for notice in found.notices for alert in notice.alerts} == {"firing"}
+        found.gpu.celsius = 60
+        await eventually(lambda: found.notices[-1].alerts[0].status == "resolved", 30)
+        other.cancel()
+        await asyncio.wait([other])
 
 
 async def test_alerters_share_the_ticks_and_each_is_evaluated_once(bus: Bus, tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from bus.streams import STATE, USAGE, StreamLimits, ensure_streams
 from consumers.metrics.duckdb import MEMORY, DuckDBStore
 from consumers.metrics.progress import COUNTERS, progress, said
 from consumers.metrics.settings import store as open_store
-from consumers.metrics.store import MetricsStore
-from consumers.recorder import service, writer
+from consumers.metrics.store import MetricsStore, StoreError, StoreUnavailableError
+from consumers.recorder import service, usage, writer
 from consumers.recorder.pricing import STANDARD, Price, PriceError, cost, model_prices, pool_prices
 from consumers.recorder.service import USAGE_SPEC, Recorder
 from schemas.cluster import GpuDevice, GpuInventory, Node, Oversubscription, Pool
@@ -88,8 +88,8 @@ class Cluster:
             GpuSample(uuid="GPU-0", sm_percent=40.0, vram_used_bytes=8 * GIB, processes=(process, process), **gpu),
             GpuSample(uuid="GPU-1", absent=True),
         )
-        usage = NodeUsage(node="n", at=datetime.fromtimestamp(at, UTC), gpus=samples)
-        await self.say(subjects.usage_gpu("n"), usage, f"usage:{at}")
+        sample = NodeUsage(node="n", at=datetime.fromtimestamp(at, UTC), gpus=samples)
+        await self.say(subjects.usage_gpu("n"), sample, f"usage:{at}")
 
 
 @asynccontextmanager
@@ -308,7 +308,10 @@ async def test_counters_grow_over_restarts_and_count_every_decision_once(bus: Bu
     assert lines[0]["message"] == "because 1"
 
 
-async def test_recorders_share_the_work_and_a_redelivery_doubles_nothing(bus: Bus, tables: DuckDBStore) -> None:
+async def test_recorders_share_the_work_and_a_redelivery_doubles_nothing(
+    bus: Bus, tables: DuckDBStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage, "SKEW_MS", 60_000)  # samples of a minute in a moment, each of its own time
     cluster = Cluster(bus)
     await cluster.start()
     began = time.time()
@@ -327,6 +330,7 @@ async def test_a_store_that_is_down_is_waited_for_in_bounded_memory_and_what_the
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "BATCH", 32)
+    monkeypatch.setattr(usage, "SKEW_MS", 60_000)  # samples of a minute in a moment, each of its own time
     monkeypatch.setattr(writer, "LONGEST_BACK_OFF_S", 0.2)
     cluster = Cluster(bus)
     await cluster.start()
@@ -368,12 +372,12 @@ async def test_samples_of_a_node_whose_clock_is_wrong_are_dated_by_the_bus(bus: 
     cluster = Cluster(bus)
     await cluster.start()
     async with recording(bus, tables) as (recorder,):
-        for number, off in enumerate((86_400.0, -86_400.0, 5.0)):
+        for number, off in enumerate((86_400.0, -86_400.0, 4.0, -4.0, 0.5)):
             await cluster.use(time.time() + off)
             await eventually(lambda number=number: recorder.statistics().samples == number + 1)
-            assert recorder.statistics().skewed == (off != 5.0)
-    sql = "SELECT count(*) AS n FROM tf_gpu_usage WHERE ts > now() - '30s'::INTERVAL AND ts < now() + '30s'::INTERVAL"
-    assert await ask(tables, sql) == [{"n": 3}]
+            assert recorder.statistics().skewed == (off != 0.5)
+    sql = "SELECT count(*) AS n FROM tf_gpu_usage WHERE ts > now() - '30s'::INTERVAL AND ts < now() + '1s'::INTERVAL"
+    assert await ask(tables, sql) == [{"n": 5}]
 
 
 async def test_how_far_usage_is_written_is_what_no_recorder_has_in_hand(bus: Bus) -> None:
@@ -434,6 +438,105 @@ async def test_what_the_store_refuses_is_a_dead_letter_and_said_but_a_login_that
             await until(lambda: snapshots(bus), True)
             assert (await progress(bus)).refused == now.refused
         await metrics.close()
+
+
+async def test_a_message_that_no_row_can_be_made_of_ends_no_recorder_and_is_said(
+    bus: Bus, tables: DuckDBStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(view, said, stored_ms, rows, sound=service.usage_rows):
+        sound(view, said, stored_ms, rows)
+        if said.gpus[0].temperature_c == 66:
+            raise OverflowError("int too large to convert to float")
+
+    monkeypatch.setattr(service, "usage_rows", broken)
+    cluster = Cluster(bus)
+    await cluster.start()
+    before = time.time_ns()
+    for celsius in (65, 66, 67):
+        await cluster.use(time.time() + celsius / 100, temperature_c=celsius)
+    huge = codec.encode(
+        Event(
+            id="huge", source="/t", type="gpubus.usage.v1", subject="n", time=datetime.now(UTC),
+            data=NodeUsage(node="n", at=datetime.now(UTC), gpus=(GpuSample(uuid="GPU-0", temperature_c=71),)),
+        )
+    ).replace(b":71", b":" + b"9" * 400)  # fmt: skip
+    await bus.publisher.publish(subjects.usage_gpu("n"), huge, msg_id="huge")
+    async with recording(bus, tables) as (recorder,):
+        await eventually(lambda: recorder.statistics().samples == 2 and recorder.statistics().refused == 2)
+        reasons = [letter.data.reason async for letter in list_letters(bus)]
+        assert "OverflowError" in reasons[0]
+        assert "temperature_c" in reasons[1]
+        now = await progress(bus)
+        assert before <= now.refused <= now.at
+    assert await ask(tables, "SELECT temperature FROM tf_gpu_usage ORDER BY 1") == [
+        {"temperature": 65.0},
+        {"temperature": 67.0},
+    ]
+
+
+async def test_of_a_batch_the_store_refuses_only_what_it_cannot_take_whatever_our_clock_says(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Picky(DuckDBStore):
+        async def write(self, rows):
+            if any(66.0 in row for row in rows.get(service.GPU_USAGE, ())):
+                raise StoreError("invalid line")
+            await super().write(rows)
+
+    picky = await Picky(MEMORY, clock=time.time).open()
+    monkeypatch.setattr(time, "time_ns", lambda: 2**62)  # years ahead
+    cluster = Cluster(bus)
+    await cluster.start()
+    for number in range(12):
+        await cluster.use(time.time() + number / 100, temperature_c=60 + number)
+    async with recording(bus, picky) as (recorder,):
+        await eventually(lambda: recorder.statistics().samples == 11 and recorder.statistics().refused == 1)
+        assert [letter.data.reason async for letter in list_letters(bus)] == ["invalid line"]
+        now = await progress(bus)
+        assert 0 < now.refused <= now.at
+    await picky.close()
+
+
+async def test_a_recorder_that_is_cut_off_from_the_store_leaves_its_messages_to_another(
+    bus: Bus, tables: DuckDBStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class CutOff(DuckDBStore):
+        cut = False
+
+        async def write(self, rows):
+            if self.cut:
+                raise StoreUnavailableError("no route to host")
+            await tables.write(rows)
+
+    monkeypatch.setattr(writer, "GIVE_UP_S", 0.5)
+    monkeypatch.setattr(service, "LONGEST_ASIDE_S", 0.2)
+    lame = await CutOff(MEMORY, clock=time.time).open()
+    cluster = Cluster(bus)
+    await cluster.start()
+    async with recording(bus, lame) as (lonely,):
+        lame.cut = True
+        await cluster.use(time.time())
+        await eventually(lambda: "no route to host" in lonely.unready(), 20)
+        began = time.monotonic()
+        async with recording(bus, tables) as (other,):
+            for number in range(20):
+                await cluster.use(time.time() + number / 100)
+            await eventually(lambda: other.statistics().samples == 21)
+            assert time.monotonic() - began < writer.LEASE_S  # given back, not lapsed
+
+            async def reached() -> bool:
+                now = await progress(bus)
+                return now.usage == now.at
+
+            await until(reached, True)  # so that rules go on
+            assert lonely.unready()
+            assert lonely.statistics().samples == 0
+        lame.cut = False
+        await eventually(lambda: not lonely.unready() and lonely.statistics().samples == 1, 20)
+        await cluster.use(time.time())
+        await eventually(lambda: lonely.statistics().samples == 2, 20)
+    assert await ask(tables, "SELECT count(*) AS n FROM tf_gpu_usage") == [{"n": 22}]
+    await lame.close()
 
 
 async def snapshots(bus: Bus) -> bool:

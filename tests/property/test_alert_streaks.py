@@ -8,13 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.alerter.rules import CompiledRule
+from consumers.alerter.silence import NOTE
 from consumers.alerter.streaks import (
     FAILING_ALERT,
     MOST_ALERTS,
     TooManyAlertsError,
+    ending,
     evaluated,
     failed,
     fingerprint,
+    instant,
     retired,
 )
 from schemas.alert import AlertRule, RuleState
@@ -154,3 +157,58 @@ def test_every_alert_fires_and_ends_as_counting_by_hand_says(count: int, rounds)
             else:
                 expected, in_a_row, firing = (["resolved"] if firing else []), 0, False
             assert [status for name, status in said if name == instance] == expected
+
+
+def test_an_alert_of_a_silent_node_is_held_as_it_is_and_goes_on_when_the_node_speaks_again() -> None:
+    compiled, row = rule(2), {"uuid": "a", "t": 1, "node": "n"}
+    state = RuleState(rule="Hot", digest=compiled.digest)
+    for slot in (1, 2):
+        state = evaluated(compiled, state, [row], slot=slot * SLOT)
+    firing = state
+    assert ending(compiled, firing, evaluated(compiled, firing, [], slot=3 * SLOT)) == {"n"}
+    assert ending(compiled, firing, evaluated(compiled, firing, [row], slot=3 * SLOT)) == set()
+    for slot in (3, 4):
+        state = evaluated(compiled, state, [], slot=slot * SLOT, silent={"n"})
+        assert (state.streaks[0].count, state.streaks[0].silent_since) == (2, instant(3 * SLOT))
+        (alert,) = state.notice.alerts
+        assert (alert.status, alert.starts_at) == ("firing", firing.streaks[0].since)
+        assert "node n has been silent since" in alert.annotations[NOTE]
+    again = evaluated(compiled, state, [row], slot=5 * SLOT)
+    assert (again.streaks[0].count, again.streaks[0].silent_since) == (3, None)
+    assert NOTE not in again.notice.alerts[0].annotations
+    over = evaluated(compiled, state, [], slot=5 * SLOT)  # it speaks, and is well
+    assert [(alert.status, NOTE in alert.annotations) for alert in over.notice.alerts] == [("resolved", False)]
+
+
+def test_an_alert_of_a_silent_node_ends_with_its_reason_once_the_node_is_gone_or_fifteen_minutes_have_passed() -> None:
+    compiled, state = rule(1), RuleState(rule="Hot", digest=rule(1).digest)
+    state = evaluated(compiled, state, [{"uuid": "a", "node": "n"}, {"uuid": "a", "node": "m"}], slot=SLOT)
+    assert state.streaks[0].nodes == ("n", "m")
+    gone = evaluated(compiled, state, [], slot=2 * SLOT, gone={"m"})
+    assert [(a.status, a.annotations[NOTE]) for a in gone.notice.alerts] == [
+        ("resolved", "over because node m is gone")
+    ]
+    for slot in range(2, 32):
+        state = evaluated(compiled, state, [], slot=slot * SLOT, silent={"m"}, gone={"n"})
+        assert state.streaks[0].firing
+    over = evaluated(compiled, state, [], slot=32 * SLOT, silent={"m"}, gone={"n"})
+    assert over.streaks == ()
+    (alert,) = over.notice.alerts
+    assert alert.status == "resolved"
+    assert "nothing was heard of node m since 1970-01-01 00:01:00" in alert.annotations[NOTE]
+
+
+def test_a_streak_that_only_counts_is_held_too_and_one_without_a_node_is_not() -> None:
+    compiled = rule(3)
+    state = evaluated(compiled, RuleState(rule="Hot"), [{"uuid": "a", "node": "n"}, {"uuid": "b"}], slot=SLOT)
+    state = evaluated(compiled, state, [], slot=2 * SLOT, silent={"n"})
+    assert [(streak.labels["instance"], streak.count) for streak in state.streaks] == [("a", 1)]
+    assert state.notice is None
+
+
+def test_held_alerts_never_make_more_than_one_message_carries() -> None:
+    compiled = rule(1)
+    state = evaluated(compiled, RuleState(rule="Hot"), [{"uuid": "held", "node": "n"}], slot=SLOT)
+    rows = [{"uuid": f"{number}"} for number in range(MOST_ALERTS)]
+    with pytest.raises(TooManyAlertsError, match="silent nodes"):
+        evaluated(compiled, state, rows, slot=2 * SLOT, silent={"n"})
