@@ -14,7 +14,7 @@ from consumers.allocator.effects import encode
 from consumers.allocator.mind import Mind
 from schemas import reasons
 from schemas.ledger import Allocation
-from schemas.pod import GpuRequest, Schedule
+from schemas.pod import WHOLE, GpuRequest, Schedule
 
 SAME: Final = "same"
 """The pod holds that already."""
@@ -43,12 +43,15 @@ class Resizing:
             return f"the pod does not stand on {node}"
         if uid in mind.pending or uid in mind.removing or book.frozen:
             return "what the pod holds is being changed already"
-        if problem := _fixed(held, command.request):
-            return problem
         request = msgspec.structs.replace(
             command.request, uuids=tuple(gpu.uuid for gpu in held.gpus), count=len(held.gpus), gpu_indices=()
         )
-        if _is_so(held, request):
+        host = mind.snapshot.host(node)
+        physical = {device.uuid: device.tflops_milli for device in (host.devices if host is not None else None) or ()}
+        compute = _limit(held, request, physical)
+        if problem := _fixed(held, command.request) or _limited(held, request, physical, compute):
+            return problem
+        if _is_so(held, request, compute):
             return SAME
         command = msgspec.structs.replace(command, request=request, way="resize")
         mind.snapshot.remove(node, uid)
@@ -82,7 +85,28 @@ def _fixed(held: Allocation, request: GpuRequest) -> str:
     return ""
 
 
-def _is_so(held: Allocation, request: GpuRequest) -> bool:
+def _limit(held: Allocation, request: GpuRequest, physical: dict[str, int]) -> int:
+    """Return the limit of compute that a request comes down to on the GPUs that are held; 0 where it states none."""
+    if request.compute_limit_milli:
+        return sum(physical.get(gpu.uuid, 0) * request.compute_limit_milli // WHOLE for gpu in held.gpus)
+    return request.tflops_limit_milli * len(held.gpus)
+
+
+def _limited(held: Allocation, request: GpuRequest, physical: dict[str, int], compute: int) -> str:
+    """Return which limit is below what would be granted; empty if none is."""
+    share = request.compute_milli
+    asked = sum(physical.get(gpu.uuid, 0) * share // WHOLE if share else request.tflops_milli for gpu in held.gpus)
+    if 0 < compute < asked:
+        return f"its limit of {compute / 1000:g} TFLOPS is below the {asked / 1000:g} that it asks for: raise the limit"
+    if 0 < request.vram_limit_bytes < request.vram_bytes:
+        return (
+            f"its limit of {request.vram_limit_bytes} bytes of VRAM is below the {request.vram_bytes} that it asks for: "
+            "raise the limit"
+        )
+    return ""
+
+
+def _is_so(held: Allocation, request: GpuRequest, limit: int) -> bool:
     """Return whether a pod holds what is asked for, as far as that is stated in amounts."""
     count = len(held.gpus)
     compute = (
@@ -90,10 +114,9 @@ def _is_so(held: Allocation, request: GpuRequest) -> bool:
         if request.compute_milli
         else all(gpu.tflops_milli == request.tflops_milli for gpu in held.gpus)
     )
-    limits = request.compute_limit_milli or held.tflops_limit_milli == request.tflops_limit_milli * count
     return bool(
         compute
-        and limits
+        and held.tflops_limit_milli == limit
         and not request.vram_milli
         and all(gpu.vram_bytes == request.vram_bytes for gpu in held.gpus)
         and held.vram_limit_bytes == request.vram_limit_bytes * count

@@ -27,7 +27,7 @@ from bus.worker import Dead, Done, Outcome, Retry, Worker
 from consumers.metrics.store import MetricsStore, StoreError
 from consumers.scaler.carrier import Carrier
 from consumers.scaler.external import ExternalError, ask, is_due
-from consumers.scaler.learn import advise, learnt, window
+from consumers.scaler.learn import advise, is_fresh, learnt, window
 from consumers.scaler.samples import read_samples
 from consumers.scaler.shown import show
 from consumers.scaler.uses import Uses
@@ -158,15 +158,21 @@ class Advisor:
         self._looks += 1
         self._samples += use.samples - min(before.samples, use.samples)
         self._step("written")
-        use = await self._carry(asked, use)
+        use = await self._carry(asked, use, now)
         await show(self._client, asked, use)
 
-    async def _carry(self, asked: Asked, use: WorkloadUse) -> WorkloadUse:
-        """Have workers hold what is advised, if the workload says so, and note what became of it."""
+    async def _carry(self, asked: Asked, use: WorkloadUse, now: datetime) -> WorkloadUse:
+        """Have workers hold what is advised, if the workload says so, and note what became of it.
+
+        As long as it is not known what they use now, nothing that follows from use is carried out, and no VRAM is taken away.
+        """
         auto = asked.scaling.auto
         if auto is None or not auto.apply or asked.refusal:
             return use
-        carried = await self._carrier.carry(asked, use)
+        fresh = is_fresh(use, now)
+        if not fresh and use.advice.source in ("", "percentile"):
+            return use
+        carried = await self._carrier.carry(asked, use, shrinks=fresh)
         self._step("carried")
         while (use.applied, use.problem) != (carried.workers, carried.problem):
             seq, newest = await self._uses.read(

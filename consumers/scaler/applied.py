@@ -27,20 +27,40 @@ def target(asked: Asked, use: WorkloadUse, *, marked: bool) -> tuple[GpuResource
     return (bounded(asked.stated, use.held), "") if marked else (GpuResources(), "")
 
 
-def applied(request: GpuRequest, wanted: GpuResources) -> GpuRequest:
-    """Return a request with the amounts that are wanted; those of 0 stay, and no limit is below its request."""
+def applied(request: GpuRequest, wanted: GpuResources, *, shrinks: bool = True) -> GpuRequest:
+    """Return a request with the amounts that are wanted; those of 0 stay, and no limit is below its request.
+
+    A limit of compute is in the unit of its request: annotations state one unit alone. One that is wanted in the other unit is
+    left out, and one that is stated in it becomes the request, since no pod may be limited to less than it is granted.
+
+    Args:
+        request: What the worker asks for now.
+        wanted: What it is to ask for.
+        shrinks: Whether VRAM may be taken away.
+    """
     asked, most = wanted.requests, wanted.limits
     changes: dict[str, int] = {}
     if asked.tflops_milli or asked.compute_milli:
         changes |= {"tflops_milli": asked.tflops_milli, "compute_milli": asked.compute_milli}
-    if asked.vram_bytes:
+    if asked.vram_bytes and (shrinks or (asked.vram_bytes >= request.vram_bytes and not request.vram_milli)):
         changes |= {"vram_bytes": asked.vram_bytes, "vram_milli": 0}
-    if most.tflops_milli or most.compute_milli:
-        changes |= {"tflops_limit_milli": most.tflops_milli, "compute_limit_milli": most.compute_milli}
-    if most.vram_bytes:
+    if most.vram_bytes and (shrinks or most.vram_bytes >= request.vram_limit_bytes > 0):
         changes |= {"vram_limit_bytes": most.vram_bytes}
     found = msgspec.structs.replace(request, **changes)
+    found = msgspec.structs.replace(found, **_compute_limits(found, most))
     return msgspec.structs.replace(found, **_raised(found))
+
+
+def _compute_limits(request: GpuRequest, most: GpuAmounts) -> dict[str, int]:
+    """Return the limits of compute, in the unit of the request alone."""
+    percent = bool(request.compute_milli)
+    if not percent and not request.tflops_milli:
+        percent = bool(most.compute_milli or (not most.tflops_milli and request.compute_limit_milli))
+    mine, other = ("compute", "tflops") if percent else ("tflops", "compute")
+    limit = getattr(most, f"{mine}_milli") or getattr(request, f"{mine}_limit_milli")
+    if not limit and getattr(request, f"{other}_limit_milli"):
+        limit = getattr(request, f"{mine}_milli")
+    return {f"{mine}_limit_milli": limit, f"{other}_limit_milli": 0}
 
 
 def _raised(request: GpuRequest) -> dict[str, int]:

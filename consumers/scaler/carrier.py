@@ -56,8 +56,8 @@ class Carrier:
         self._bus = bus
         self._client = client
 
-    async def carry(self, asked: Asked, use: WorkloadUse) -> Carried:
-        """Have the workers of a workload hold what is advised.
+    async def carry(self, asked: Asked, use: WorkloadUse, *, shrinks: bool = True) -> Carried:
+        """Have the workers of a workload hold what is advised; without ``shrinks`` none holds less VRAM than before.
 
         Raises:
             BusError, KubeError: What could not be reached; the next look goes on.
@@ -72,18 +72,18 @@ class Carrier:
             wanted, source = target(asked, use, marked=MARK in pod.metadata.annotations)
             if wanted == GpuResources():
                 continue
-            why = await self._resize(pod, wanted, source)
+            why = await self._resize(pod, wanted, source, shrinks=shrinks)
             have += not why
             problem = problem or (why and f"{pod.metadata.name}: {why}")
         return Carried(have if use.advice.source else 0, problem)
 
-    async def _resize(self, pod: KubePod, wanted: GpuResources, source: str) -> str:
+    async def _resize(self, pod: KubePod, wanted: GpuResources, source: str, *, shrinks: bool) -> str:
         """Return why a worker does not hold what is wanted; empty if it does."""
         meta = pod.metadata
         known = await self._known(pod)
         if known is None:
             return "what it asks for is not known"
-        request = applied(known.request, wanted)
+        request = applied(known.request, wanted, shrinks=shrinks)
         says = written(request, source)
         if all(meta.annotations.get(key) == text for key, text in says.items()):
             return ""

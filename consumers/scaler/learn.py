@@ -28,6 +28,13 @@ GIVE_UP: Final = timedelta(hours=1)
 """How long a stretch without samples is waited for, in case nothing could be recorded: then there were none."""
 
 
+FRESH: Final = 2 * WINDOW
+"""How far behind now what is learnt may end: beyond it, nobody knows what is in use."""
+
+
+_NOTHING: Final = GpuResources()
+
+
 class Sample(NamedTuple):
     """One worker's use of one GPU at one instant; compute in the workload's unit."""
 
@@ -72,10 +79,11 @@ def advise(scaling: AutoScaling, use: WorkloadUse, stated: GpuResources, qos: Qo
 
     A cron rule that is active decides alone. Of the external scaler and of what is measured the larger amounts count, so that
     neither takes away what the other asks for. What is measured replaces earlier advice only if it differs by more than the
-    threshold (``updateThreshold``).
+    threshold (``updateThreshold``), and only once it has nearly reached now. As long as nobody knows what is in use, no advice
+    that is carried out is below the VRAM that the workload states, or was advised before.
     """
     rule = active_rule(scaling.cron, now)
-    measured = _measured(scaling.auto, use, stated, qos) if scaling.auto is not None else Advice()
+    measured = _measured(scaling.auto, use, stated, qos, now) if scaling.auto is not None else Advice()
     other = use.external if scaling.external is not None else None
     if rule is not None:
         found = Advice(source="cron", resources=rule.desired, rule=rule.name, reason=f"cron rule {rule.name} is active")
@@ -89,27 +97,45 @@ def advise(scaling: AutoScaling, use: WorkloadUse, stated: GpuResources, qos: Qo
             resources=at_least(other.resources, measured.resources),
             reason=f"{other.reason}; {measured.reason}",
         )
-    return msgspec.structs.replace(found, resources=bounded(found.resources, use.held))
+    floor = _NOTHING
+    if scaling.auto is not None and found.source != "percentile" and not is_fresh(use, now):
+        floor = at_least(stated, use.advice.resources)
+    return msgspec.structs.replace(found, resources=bounded(found.resources, use.held, floor))
 
 
-def _measured(settings: AutoRequests, use: WorkloadUse, stated: GpuResources, qos: Qos) -> Advice:
+def is_fresh(use: WorkloadUse, now: datetime) -> bool:
+    """Return whether what workers use now is known."""
+    return use.since is not None and now - use.until <= FRESH
+
+
+def _measured(settings: AutoRequests, use: WorkloadUse, stated: GpuResources, qos: Qos, now: datetime) -> Advice:
     found = recommend(settings, use, stated, qos)
+    if found.source and not is_fresh(use, now):
+        if use.advice.source == "percentile":  # it was made of what was in use then, and stands
+            return use.advice
+        return Advice(reason=f"use is known up to {use.until:%Y-%m-%dT%H:%M:%SZ}, which is too long ago to advise by")
     in_force = use.advice.resources
     if found.source and use.advice.source and not differs(found.resources, in_force, settings.threshold):
         return msgspec.structs.replace(found, resources=in_force)
     return found
 
 
-def bounded(advised: GpuResources, held: GpuAmounts) -> GpuResources:
-    """Return advice that leaves workers the VRAM that they use, with no limit below its request, whoever it comes from."""
+def bounded(advised: GpuResources, held: GpuAmounts, floor: GpuResources = _NOTHING) -> GpuResources:
+    """Return advice that leaves workers the VRAM that they use, with no limit below its request, whoever it comes from.
+
+    Args:
+        advised: The advice; amounts of 0 are left as they are.
+        held: The most that a worker uses.
+        floor: VRAM that is not to be taken away, because it is not known what is in use.
+    """
     requests, limits = advised.requests, advised.limits
     if requests.vram_bytes:
-        vram = max(requests.vram_bytes, held.vram_bytes)
+        vram = max(requests.vram_bytes, held.vram_bytes, floor.requests.vram_bytes)
         requests = msgspec.structs.replace(requests, vram_bytes=vram)
     fields = ("tflops_milli", "compute_milli", "vram_bytes")
     floors = {
         field: max(getattr(limits, field), getattr(requests, field)) for field in fields if getattr(limits, field)
     }
     if limits.vram_bytes:
-        floors["vram_bytes"] = max(floors["vram_bytes"], held.vram_bytes)
+        floors["vram_bytes"] = max(floors["vram_bytes"], held.vram_bytes, floor.limits.vram_bytes)
     return GpuResources(requests=requests, limits=msgspec.structs.replace(limits, **floors))

@@ -143,7 +143,9 @@ async def test_what_the_gpu_or_the_quota_does_not_allow_is_not_done_and_told(
     cluster: Cluster, bus: Bus, scaler: Client, metrics: DuckDBStore
 ) -> None:
     await two(cluster, bus, **cron("200"))  # one of them fits beside the other as it is, and not both
-    async with advising(bus, scaler, metrics, Clock()) as advisor:
+    clock = Clock()
+    await record(metrics, rows(clock.at - timedelta(hours=1), 200))  # what is in use is known
+    async with advising(bus, scaler, metrics, clock) as advisor:
         await advisor.look(KEY)
         use = await uses(bus)
         assert use is not None
@@ -164,7 +166,8 @@ async def test_what_the_gpu_or_the_quota_does_not_allow_is_not_done_and_told(
         assert "quota GPUResourceQuota/q" in use.problem
         assert sorted([await amounts(bus, name) for name in WORKERS]) == [(100, 16), (120, 16)]
         # The rule is gone, and nothing is advised: workers go back to what their workload states.
-        await cluster.apply(_replicas(workload(**AUTO)))
+        later = {"autoSetResources": {**AUTO["autoSetResources"], "initialDelayPeriod": "2h"}}
+        await cluster.apply(_replicas(workload(**later)))
         async with asyncio.timeout(30):
             while [await amounts(bus, name) for name in WORKERS] != [(50, 8), (50, 8)]:
                 await advisor.look(KEY)

@@ -230,3 +230,38 @@ def test_every_decision_comes_out_the_same_when_it_is_thought_again() -> None:
         mine, theirs = plane.core.snapshot.allocations(node), replay.snapshot.allocations(node)
         assert len(mine) == len(theirs)
         assert all(one.says_as(other) for one, other in zip(mine, theirs, strict=True))
+
+
+PERCENT = GpuRequest(pool="p", compute_milli=100, compute_limit_milli=200, vram_bytes=8_000 * MIB)
+
+
+def test_a_limit_that_alone_changes_is_carried_out_in_either_unit() -> None:
+    plane = Plane()
+    plane.ask("a", PERCENT)
+    assert plane.held("a").tflops_limit_milli == 20_000
+    assert plane.resize("a", msgspec.structs.replace(PERCENT, compute_limit_milli=900)) == ""
+    assert plane.held("a").tflops_limit_milli == 90_000
+    assert plane.resize("a", msgspec.structs.replace(PERCENT, compute_limit_milli=900)) == SAME
+    plane.ask("b", more(10_000, 8_000, tflops_limit_milli=20_000))
+    assert plane.resize("b", more(10_000, 8_000, tflops_limit_milli=30_000)) == ""
+    assert plane.held("b").tflops_limit_milli == 30_000
+    assert not plane.checker.violations
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (more(80_000, tflops_limit_milli=60_000), "limit of 60 TFLOPS is below the 80"),
+        (more(0, compute_milli=800, tflops_limit_milli=60_000), "limit of 60 TFLOPS is below the 80"),
+        (more(80_000, compute_limit_milli=200), "limit of 20 TFLOPS is below the 80"),
+        (more(50_000, 60_000, vram_limit_bytes=40_000 * MIB), "bytes of VRAM is below"),
+    ],
+    ids=["tflops", "percent-over-tflops", "tflops-over-percent", "vram"],
+)
+def test_a_limit_below_what_would_be_granted_is_refused_in_whatever_units(request_: GpuRequest, words: str) -> None:
+    plane = Plane()
+    plane.ask("a", HALF)
+    before, records = plane.held("a"), plane.ledger_seq
+    assert words in plane.resize("a", request_)
+    assert plane.held("a").says_as(before)
+    assert plane.ledger_seq == records

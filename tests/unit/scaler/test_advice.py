@@ -13,7 +13,7 @@ from bus.follower import Record
 from consumers.scaler.applied import applied, written
 from consumers.scaler.clock import active_rule
 from consumers.scaler.histogram import add
-from consumers.scaler.learn import GIVE_UP, LAG, WINDOW, advise, learnt, window
+from consumers.scaler.learn import FRESH, GIVE_UP, LAG, WINDOW, advise, is_fresh, learnt, window
 from consumers.scaler.recommend import at_least, differs, recommend
 from consumers.scaler.workloads import Workloads
 from schemas.dialects import ContainerView, HamiConfig, PodSpecView, TensorFusionDefaults, parse_pod
@@ -311,3 +311,82 @@ def test_a_worker_asks_for_what_is_advised_and_no_limit_is_below_its_request(ask
     again = parse_pod(pod, tensorfusion_defaults=TensorFusionDefaults(pool="p"), hami_config=HamiConfig(pool="p"))
     fields = ("tflops_milli", "vram_bytes", "tflops_limit_milli", "vram_limit_bytes")
     assert [getattr(again, field) for field in fields] == [getattr(found, field) for field in fields]
+
+
+# --- as long as nobody knows what is in use ---
+
+NIGHT = CronRequests(
+    name="night", start="0 0 * * *", end="59 23 * * *",
+    desired=GpuResources(requests=GpuAmounts(vram_bytes=GIB), limits=GpuAmounts(vram_bytes=GIB)),
+)  # fmt: skip
+
+
+def test_advice_from_use_begins_when_what_is_learnt_has_nearly_reached_now():
+    auto = scaling(autoSetResources={"enable": True, "marginFraction": "0"})
+    now = NOW + FRESH
+    assert advise(auto, SPREAD, STATED, "high", now).source == "percentile"
+    late = now + timedelta(seconds=1)
+    assert not is_fresh(SPREAD, late)
+    assert advise(auto, SPREAD, STATED, "high", late) == Advice(
+        reason="use is known up to 2026-03-02T12:00:00Z, which is too long ago to advise by"
+    )
+    # What was advised when use was known stands, also after a scaler has been down for hours.
+    first = advise(auto, SPREAD, STATED, "high", NOW)
+    much = use(tflops=range(1, 10), vram_gib=[30], advice=first)
+    assert advise(auto, much, STATED, "high", NOW + timedelta(hours=9)) == first
+    assert (
+        advise(auto, much, STATED, "high", NOW).resources.requests.vram_bytes > 2 * first.resources.requests.vram_bytes
+    )
+
+
+def test_whoever_advises_takes_no_vram_away_while_it_is_not_known_what_is_in_use():
+    both = msgspec.structs.replace(scaling(autoSetResources={"enable": True}), cron=(NIGHT,))
+    unknown = WorkloadUse(namespace="ns", workload="w", uid="u", until=NOW)
+    for known, now in ((unknown, NOW), (SPREAD, NOW + timedelta(hours=3))):
+        advice = advise(both, known, STATED, "medium", now)
+        assert (advice.rule, advice.resources.requests.vram_bytes) == ("night", 8 * GIB)
+        assert advice.resources.limits.vram_bytes == 10 * GIB
+    more = Advice(source="cron", resources=GpuResources(requests=GpuAmounts(vram_bytes=12 * GIB)))
+    known = msgspec.structs.replace(unknown, advice=more)
+    assert advise(both, known, STATED, "medium", NOW).resources.requests.vram_bytes == 12 * GIB
+    assert advise(both, SPREAD, STATED, "medium", NOW).resources.requests.vram_bytes == GIB
+
+
+def test_a_worker_keeps_its_vram_where_nothing_may_be_taken_away():
+    request = GpuRequest(pool="p", tflops_milli=50_000, vram_bytes=8 * GIB, vram_limit_bytes=10 * GIB)
+    kept = applied(request, NIGHT.desired, shrinks=False)
+    assert (kept.vram_bytes, kept.vram_limit_bytes) == (8 * GIB, 10 * GIB)
+    unlimited = applied(msgspec.structs.replace(request, vram_limit_bytes=0), NIGHT.desired, shrinks=False)
+    assert unlimited.vram_limit_bytes == 0
+    share = applied(msgspec.structs.replace(request, vram_bytes=0, vram_milli=500), NIGHT.desired, shrinks=False)
+    assert (share.vram_bytes, share.vram_milli) == (0, 500)
+    grown = GpuResources(requests=GpuAmounts(vram_bytes=16 * GIB), limits=GpuAmounts(vram_bytes=20 * GIB))
+    found = applied(request, grown, shrinks=False)
+    assert (found.vram_bytes, found.vram_limit_bytes) == (16 * GIB, 20 * GIB)
+    assert applied(request, NIGHT.desired).vram_bytes == GIB
+
+
+# --- units ---
+
+TFLOPS = GpuRequest(pool="p", tflops_milli=50_000, tflops_limit_milli=60_000, vram_bytes=GIB)
+SHARE = GpuRequest(pool="p", compute_milli=100, compute_limit_milli=200, vram_bytes=GIB)
+
+
+@pytest.mark.parametrize(
+    ("request_", "asks", "most", "wanted"),
+    [
+        (TFLOPS, {"compute_milli": 500}, {}, (0, 500, 0, 500)),
+        (TFLOPS, {"compute_milli": 500}, {"compute_milli": 700}, (0, 500, 0, 700)),
+        (TFLOPS, {}, {"compute_milli": 700}, (50_000, 0, 60_000, 0)),
+        (SHARE, {"tflops_milli": 80_000}, {}, (80_000, 0, 80_000, 0)),
+        (SHARE, {"tflops_milli": 80_000}, {"tflops_milli": 90_000}, (80_000, 0, 90_000, 0)),
+        (SHARE, {}, {"tflops_milli": 90_000}, (0, 100, 0, 200)),
+        (SHARE, {}, {"compute_milli": 50}, (0, 100, 0, 100)),
+        (msgspec.structs.replace(TFLOPS, tflops_limit_milli=0), {"compute_milli": 500}, {}, (0, 500, 0, 0)),
+    ],
+)
+def test_a_limit_of_compute_follows_its_request_into_the_other_unit(request_, asks, most, wanted):
+    found = applied(request_, GpuResources(requests=GpuAmounts(**asks), limits=GpuAmounts(**most)))
+    assert (
+        found.tflops_milli, found.compute_milli, found.tflops_limit_milli, found.compute_limit_milli,
+    ) == wanted  # fmt: skip
