@@ -81,15 +81,23 @@ def at_instant(sql: str, instant: str) -> str:
 
 
 def tables(sql: str) -> set[str]:
-    """Return the names of the tables that a query reads, those it defines itself left out."""
+    """Return the names of the tables that a query reads, those it defines itself left out.
+
+    A name with its schema is a table's, and so is a name in the body of the very definition that hides it.
+    """
     found: set[str] = set()
+    real: set[str] = set()
     defined: set[str] = set()
     for node in _walk({"statements": _parse(sql).statements}):
         if node.get("type") == "BASE_TABLE":
-            found.add(str(node["table_name"]))
+            name = str(node["table_name"])
+            (real if node.get("schema_name") else found).add(name)
         if isinstance(node.get("cte_map"), dict):
-            defined.update(str(entry["key"]) for entry in node["cte_map"]["map"])
-    return found - defined
+            for entry in node["cte_map"]["map"]:
+                defined.add(key := str(entry["key"]))
+                body = (one for one in _walk(entry["value"]) if one.get("type") == "BASE_TABLE")
+                real.update(key for one in body if str(one["table_name"]).lower() == key.lower())
+    return real | (found - defined)
 
 
 def _walk(tree: Any) -> Iterator[dict[str, Any]]:

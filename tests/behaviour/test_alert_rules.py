@@ -166,6 +166,9 @@ def test_a_query_can_be_asked_as_of_another_time() -> None:
     assert at_instant(sql, "2026-01-01 00:00:00") == expected
     check_reads(expected)
     assert tables("WITH c AS (SELECT * FROM a) SELECT * FROM c JOIN b USING (x)") == {"a", "b"}
+    for body in ("main.a", "a"):  # a definition that hides its table reads it all the same
+        assert tables(f"WITH a AS (SELECT * FROM {body}) SELECT * FROM a") == {"a"}
+    assert tables("WITH a AS (SELECT 1 AS x) SELECT x FROM a") == set()
 
 
 def series(table: Table, every_s: float, count: int, columns, **tags) -> dict[Table, list[Row]]:
