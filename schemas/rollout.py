@@ -43,7 +43,7 @@ Reason = Literal[
     "MaxDurationExceeded", "PoolGone", "Ordered", "Completed",
 ]  # fmt: skip
 
-Outcome = Literal["done", "part", "gone", "blocked"]
+Outcome = Literal["done", "part", "gone", "kept", "blocked"]
 
 
 class UpdatePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -150,6 +150,7 @@ class BatchMember(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         part_at: When pods of a worker were last replaced while others of it still wait for their turn.
         replaced_at: When its replacement was confirmed.
         blocked: Why it could not be replaced yet.
+        unsure: Whether an earlier batch that was dropped may have had it replaced: it counts as down until an answer says more.
     """
 
     name: str
@@ -161,6 +162,7 @@ class BatchMember(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     part_at: Timestamp | None = None
     replaced_at: Timestamp | None = None
     blocked: str = ""
+    unsure: bool = False
 
 
 class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -249,6 +251,7 @@ class Replace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         at_once: How many of these may be down; the others are replaced when those have come up.
         first: Whether one of them goes first, alone.
         since: Pods that are younger were made for those that were replaced: they are the first to try another template on.
+        keep: Whether it is only asked whether an earlier request has replaced it: an agent or client that stands is left alone.
     """
 
     pool: str
@@ -262,10 +265,13 @@ class Replace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     at_once: Amount = 0
     first: bool = False
     since: Timestamp | None = None
+    keep: bool = False
 
 
 class Replaced(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Answer: ``done``; ``gone`` when there is no member of that UID any more; ``blocked`` with what forbids it at present.
+
+    ``kept`` when it was only asked after and stands.
 
     ``part`` when pods of a worker remain for a later request; ``pods`` counts those replaced by this one, and ``up`` those that
     were ready before it: when these are more than the request says, none of them is replaced until another says so.

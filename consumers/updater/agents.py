@@ -63,6 +63,8 @@ async def replace_agent(client: Client, request: Replace, namespace: str) -> Rep
     if pod is not None:
         if pod.metadata.uid != request.uid:
             return Replaced(outcome="gone")
+        if request.keep and not pod.metadata.deletion_timestamp:
+            return Replaced(outcome="kept")
         await delete_pod(client, pod)
         if not await _gone(client, pod):
             return Replaced(outcome="blocked", message=f"pod {namespace}/{name} is still ending")

@@ -8,8 +8,8 @@ Whom an operator has accepted as it is (``resume``) is not counted until another
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 import msgspec
 
@@ -43,12 +43,12 @@ class Down(msgspec.Struct, frozen=True):
 def carried(record: Rollout) -> dict[str, Any]:
     """Return the fields that remember the batch under way when it is dropped.
 
-    Those whose replacement was not confirmed are down only if they are seen to be: they may have been replaced all the same.
+    Those whose replacement was not confirmed may have been replaced all the same, so they count until it is known.
     """
     now = {one.name for one in record.batch}
     kept = [one for one in record.down if one.name not in now]
     if record.component == "client":
-        gone = [one for one in record.batch if one.uid and one.replaced_at is not None]
+        gone = [_unsure(one) for one in record.batch if one.uid]
         owners = record.owners if record.batch else {}
         short = {owner: max(record.short.get(owner, 0), owners.get(owner, 0)) for owner in {*record.short, *owners}}
         return {"down": (*kept, *gone), "short": dict(sorted(short.items()))}
@@ -62,12 +62,17 @@ def dropped(record: Rollout) -> dict[str, Any]:
 
 
 def _remembered(record: Rollout, one: BatchMember) -> BatchMember:
+    one = _unsure(one)
     # A workload keeps its UID; of a node the pod with that UID is the one that was removed, and may still be seen.
-    uid = one.uid if one.replaced_at is not None and record.component == "hypervisor" else ""
+    uid = one.uid if one.unsure or record.component == "hypervisor" else ""
     return BatchMember(
         name=one.name, uid=uid, was_ready=one.was_ready, pods_ready=one.pods_ready, wanted=one.wanted,
-        since=one.since or record.started_at,
+        since=one.since or record.started_at, unsure=one.unsure,
     )  # fmt: skip
+
+
+def _unsure(one: BatchMember) -> BatchMember:
+    return msgspec.structs.replace(one, unsure=bool(one.uid) and one.replaced_at is None)
 
 
 def blamed(record: Rollout, names: Iterable[str], members: Mapping[str, Member]) -> dict[str, Any]:
@@ -103,7 +108,9 @@ def find_down(record: Rollout, members: Mapping[str, Member], is_current: IsCurr
         member = members.get(one.name)
         if member is None or one.name in record.skipped:
             continue
-        if _is_seen(one, member):
+        if one.unsure and _is_seen(one, member):
+            first[one.name] = one  # asking for it again tells what became of it
+        elif _is_seen(one, member):
             unseen += 1  # removed, and what came after it is yet to be seen
         elif _is_down(one, member):
             first[one.name] = one
@@ -119,10 +126,38 @@ def remembered(record: Rollout, members: Mapping[str, Member]) -> dict[str, Any]
     return {"down": down, "short": {owner: had for owner, had in record.short.items() if ready[owner] < had}}
 
 
+FORGET: Final = timedelta(minutes=2)
+"""No request is under way for longer: who is seen to stand as it was then has not been replaced."""
+
+
+def at_rest(record: Rollout, members: Mapping[str, Member], now: datetime) -> Rollout:
+    """Return a record of which nothing is under way without those that are up, for whom what they were down for is over."""
+    if record.batch or record.phase not in ("synced", "rolled-back", "outdated"):
+        return record
+    young = now < record.changed_at + FORGET
+    client = record.component == "client"
+    down = tuple(
+        one
+        for one in record.down
+        if (member := members.get(one.name)) is not None
+        and (
+            young
+            if one.unsure and _is_seen(one, member)
+            else _is_seen(one, member) or (not client and _is_down(one, member))
+        )
+    )
+    kept = msgspec.structs.replace(record, down=down)
+    ready = up_of(kept, members.values(), kept.short)
+    short = {owner: had for owner, had in kept.short.items() if ready[owner] < had}
+    return record if (down, short) == (record.down, record.short) else msgspec.structs.replace(kept, short=short)
+
+
 def _clients(record: Rollout, members: Collection[Member], is_current: IsCurrent) -> Down:
     ready = up_of(record, members, record.short)
     lacks = {owner: had - ready[owner] for owner, had in record.short.items() if had > ready[owner]}
     gone = {(one.name, one.uid) for one in record.down}
+    seen = {m.name: m for m in members}
+    asked = [one for one in record.down if one.unsure and one.name in seen and _is_seen(one, seen[one.name])]
     first: dict[str, BatchMember] = {}
     for owner, lack in lacks.items():
         theirs = [m for m in members if not m.ready and owner_of(m) == owner and (m.name, m.uid) not in gone]
@@ -130,7 +165,9 @@ def _clients(record: Rollout, members: Collection[Member], is_current: IsCurrent
         # The youngest were made for those that were evicted. What is made from the right template already only has to come up.
         stale = sorted((m for m in theirs if not is_current(m)), key=lambda m: (m.created_at, m.name), reverse=True)
         left = max(lack - (len(theirs) - len(stale)), 0)
-        first |= {m.name: BatchMember(name=m.name, uid=m.uid) for m in stale[:left]}
+        unsure = [one for one in asked if owner_of(seen[one.name]) == owner and one.name not in record.skipped][:left]
+        first |= {one.name: one for one in unsure}
+        first |= {m.name: BatchMember(name=m.name, uid=m.uid) for m in stale[: left - len(unsure)]}
     return Down(first, sum(lacks.values()), lacks)
 
 
@@ -162,6 +199,9 @@ def taken_up(one: Member, down: Down, is_current: IsCurrent, now: datetime) -> B
             name=one.name, uid=one.uid, was_ready=one.ready, pods_ready=one.pods_ready, wanted=one.wanted or one.pods,
             since=now,
         )  # fmt: skip
-    if is_current(one):  # it only has to come up: nothing of that UID is to be removed
+    if is_current(one) and not (
+        known.unsure and _is_seen(known, one)
+    ):  # it only has to come up: nothing of that UID is to be removed
         return msgspec.structs.replace(known, uid="", since=known.since or now, replaced_at=now)
-    return msgspec.structs.replace(known, uid=one.uid, since=known.since or now)
+    unsure = known.unsure and _is_seen(known, one)
+    return msgspec.structs.replace(known, uid=one.uid, since=known.since or now, unsure=unsure)

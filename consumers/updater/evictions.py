@@ -29,6 +29,10 @@ async def replace_client(client: Client, request: Replace) -> Replaced:
         KubeError: The API server refuses for another reason than a budget, or does not answer.
     """
     namespace, _, name = request.name.partition("/")
+    if request.keep:
+        pod = await eviction.read_pod(client, namespace, name)
+        stands = pod is not None and pod.metadata.uid == request.uid and not pod.metadata.deletion_timestamp
+        return Replaced(outcome="kept") if stands else GONE
     return await evict(client, namespace, name, request.uid)
 
 

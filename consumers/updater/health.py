@@ -68,7 +68,9 @@ def is_well(one: BatchMember, member: Member | None, is_current: IsCurrent, *, s
     """
     if member is None:
         return stays or one.replaced_at is not None
-    return one.replaced_at is not None and member.ready and not member.crash_looping and is_current(member)
+    if one.replaced_at is None or (member.component != "worker" and one.uid == member.uid):
+        return False  # of what was replaced news is yet to come
+    return member.ready and not member.crash_looping and is_current(member)
 
 
 def is_proven(record: Rollout, members: dict[str, Member], is_current: IsCurrent) -> bool:

@@ -129,8 +129,11 @@ class _Step(Look):
         return all(member.created_at >= since for member in self.outdated)
 
     def _outdated(self) -> Rollout | None:
-        if not self.outdated:
-            return self.to("completed", phase="synced", reason="Completed")
+        if not self.unfinished:
+            return self.to("completed", phase="synced", reason="Completed", down=(), short={})
+        if (self.record.down, self.record.short) != self.remembered:
+            record = self.record  # who has come up is not down by our doing any more, whatever becomes of it later
+            return self.to("recorded", phase=record.phase, reason=record.reason, message=record.message)
         if self.record.reason != "AutoUpdateOff":
             return None
         if self.policy.auto_update:

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from consumers.updater.down import find_down, remembered
+from consumers.updater.down import at_rest, find_down, remembered
 from consumers.updater.seen import Seen
 from consumers.updater.verdict import IsCurrent
 from schemas.rollout import ComponentSpec, Member, Rollout, Step, Template
@@ -17,6 +17,7 @@ class Look:
 
     Attributes:
         down: Who is down by our doing, beside the batch under way.
+        remembered: Who was down by our doing, as it is written.
         outdated: Members that are yet to be updated, or to come up.
     """
 
@@ -27,7 +28,8 @@ class Look:
         self.now = now
         # What nothing makes anew would be gone for good: it is none of ours.
         self.members = {member.name: member for member in seen.members if member.owned}
-        self.take(record)
+        self.remembered = record.down, record.short
+        self.take(at_rest(record, self.members, now))
 
     def take(self, record: Rollout) -> None:
         """Look at this record from now on."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from consumers.updater.down import Down, carried, dropped, find_down, first_owners, taken_up, up_before
+from consumers.updater.down import FORGET, Down, carried, dropped, find_down, first_owners, taken_up, up_before
 from consumers.updater.plan import batch_size, most_down
 from consumers.updater.successors import owner_of, up_of
 from consumers.updater.verdict import IsCurrent, some
@@ -83,24 +83,42 @@ def trimmed(
     A worker that was scaled, or whose pods that were down before have come up, is held to what it has now.
     """
     batch = [
-        _held(_appeared(one, members.get(one.name), is_current), members.get(one.name), now) for one in record.batch
+        _held(_appeared(one, members.get(one.name), is_current, now), members.get(one.name), now)
+        for one in record.batch
     ]
-    away = find_down(msgspec.structs.replace(record, **carried(record)), members, is_current)
-    begun = sum(one.replaced_at is None and one.part_at is not None and one.name not in away.first for one in batch)
+    known = msgspec.structs.replace(record, batch=tuple(_if_confirmed(one) for one in record.batch))
+    away = find_down(msgspec.structs.replace(known, **carried(known)), members, is_current)
+    begun = sum(_is_begun(one) and one.name not in away.first for one in batch)
     room = max(most_down(len(members), policy.batch_percentage) - away.count - begun, 0)
-    up = [one for one in batch if one.replaced_at is None and one.part_at is None and _is_up(members.get(one.name))]
+    up = [one for one in batch if one.replaced_at is None and not _is_begun(one) and _is_up(members.get(one.name))]
     back = {one.name for one in up[room:]}
     return tuple(one for one in batch if one.name not in back)
+
+
+def _is_begun(one: BatchMember) -> bool:
+    return one.replaced_at is None and (one.part_at is not None or one.unsure)
+
+
+def _if_confirmed(one: BatchMember) -> BatchMember:
+    # What is yet to be replaced is down only if it is seen to be.
+    return one if one.replaced_at is not None else msgspec.structs.replace(one, uid="")
 
 
 def _is_up(member: Member | None) -> bool:
     return member is not None and member.ready and not member.crash_looping
 
 
-def _appeared(one: BatchMember, member: Member | None, is_current: IsCurrent) -> BatchMember:
-    if one.uid or member is None or not member.uid or is_current(member):
+def _appeared(one: BatchMember, member: Member | None, is_current: IsCurrent, now: datetime) -> BatchMember:
+    if member is None or not member.uid or (member.component == "worker" and one.uid):
         return one
-    return msgspec.structs.replace(one, uid=member.uid, replaced_at=None)
+    if member.uid == one.uid:
+        # It was kept, and runs the template that was come back to: it only has to come up.
+        stands = one.replaced_at is None and not one.unsure and is_current(member)
+        return msgspec.structs.replace(one, uid="", replaced_at=now) if stands else one
+    if is_current(member):
+        return one
+    # Of a node that somebody else was faster with, what they made is replaced.
+    return msgspec.structs.replace(one, uid=member.uid, replaced_at=None, unsure=False)
 
 
 def _held(one: BatchMember, member: Member | None, now: datetime) -> BatchMember:
@@ -144,7 +162,7 @@ def request_of(record: Rollout, one: BatchMember, member: Member, policy: Update
         pool=record.pool, component=record.component, name=one.name, uid=one.uid, template=record.target,
         hash=member_hashes(record.target)(member), isolation=member.isolation, up=up_before(one, member),
         at_once=batch_size(wanted, policy.batch_percentage), first=record.phase == "canary" and one.pods_ready > 0,
-        since=one.since,
+        since=one.since, keep=one.unsure and record.component != "worker",
     )  # fmt: skip
 
 
@@ -173,12 +191,16 @@ def _answered(one: BatchMember, answer: Replaced | None, now: datetime) -> Batch
     if answer.outcome == "part":
         # What was forbidden is allowed again: only from then on is somebody to blame who does not come up.
         part_at = now if answer.pods or one.blocked else one.part_at
-        return msgspec.structs.replace(one, blocked="", part_at=part_at)
-    return msgspec.structs.replace(one, replaced_at=now, blocked="")
+        return msgspec.structs.replace(one, blocked="", part_at=part_at, unsure=False)
+    if answer.outcome == "kept":
+        return msgspec.structs.replace(one, blocked="", unsure=False)
+    return msgspec.structs.replace(one, replaced_at=now, blocked="", unsure=False)
 
 
 def due(record: Rollout, policy: UpdatePolicy, now: datetime) -> datetime | None:
     """Return when to look again even if nothing happens, or None when only an event can change anything."""
+    if record.phase == "outdated" and any(one.unsure for one in record.down):
+        return max(record.changed_at + FORGET, now + RETRY)
     if record.phase not in UNDER_WAY:
         return record.due_at if record.phase in ACTIVE else None
     within = timedelta(seconds=policy.ready_within_s)

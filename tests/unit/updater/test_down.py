@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from consumers.updater import orders
+from consumers.updater.progress import request_of
 from schemas.rollout import BatchMember, Member, Replaced
 from tests.unit.updater.world import LAST, NEW, NEWER, OLD, OTHER, OWNER, POLICY, START, World
 
@@ -292,3 +293,97 @@ def test_a_workload_is_held_to_the_pods_it_had_before_the_first_of_several_templ
     assert one == BatchMember(
         name="n00", uid="w", pods_ready=10, wanted=10, since=began, part_at=world.now, was_ready=True, blocked=""
     )
+
+
+@pytest.mark.parametrize("component", ["hypervisor", "client"])
+@pytest.mark.parametrize("template", [OLD, NEWER])
+def test_members_that_may_have_been_replaced_count_until_it_is_known(component: str, template) -> None:
+    """Answers are outstanding, and news of what was done has not come, when another template comes."""
+    world = World(10, component)
+    world.blocked = dict.fromkeys(world.members, "no answer")
+    world.want(NEW)
+    world.settle()
+    asked = {one.name for one in world.record.batch}
+    assert len(asked) == 2
+    world.want(template)
+    world.answers = lambda: Replaced(outcome="blocked", message="no answer")
+    world.settle()
+    assert {one.name for one in world.record.batch} == asked
+    assert all(one.unsure for one in world.record.batch)
+    world.answers = None
+    world.blocked = {}
+    world.settle()  # both stand
+    world.run()
+    assert (world.phase, world.on(template)) == ("synced", set(world.members))
+    assert len(world.touched) == (0 if template is OLD else 10)
+
+
+def test_an_agent_that_an_earlier_request_has_made_from_another_template_is_replaced_again() -> None:
+    world = World(10)
+    world.blocked = dict.fromkeys(world.members, "no answer")
+    world.want(NEW)
+    world.settle()
+    world.want(OLD)
+    for name in ("n00", "n01"):  # it was carried out all the same
+        world.add(name, NEW)
+    world.blocked = {}
+    world.settle()
+    world.run()
+    assert (world.phase, world.on(OLD), world.touched) == ("synced", set(world.members), ["n00", "n01"])
+
+
+def test_only_what_is_unsure_is_asked_after() -> None:
+    member = Member(pool="p", component="hypervisor", name="n", uid="u", hash="", created_at=START)
+    record = World(1).record
+    for unsure in (True, False):
+        one = BatchMember(name="n", uid="u", unsure=unsure)
+        assert request_of(record, one, member, POLICY).keep == unsure
+
+
+def test_a_node_that_fails_long_after_a_rollout_that_people_gave_up_is_not_its_canary() -> None:
+    world = World(10, policy=msgspec.structs.replace(POLICY, canary=True))
+    world.blocked = {"n00": "no answer"}
+    world.want(NEW)
+    world.settle()
+    world.want(OLD, auto_update=False)
+    world.settle()
+    world.run(lambda world: world.phase == "synced", steps=100)
+    assert (world.record.down, world.record.short) == ((), {})
+    world.now += timedelta(days=30)
+    world.members["n00"] = msgspec.structs.replace(world.members["n00"], ready=False)
+    world.blocked = {}
+    world.want(NEWER, auto_update=True)
+    world.settle()
+    assert [one.name for one in world.record.batch] == ["n01"]
+
+
+def test_who_came_up_while_updates_were_off_is_not_down_any_more() -> None:
+    world = World(10, policy=msgspec.structs.replace(POLICY, canary=True))
+    world.want(NEW)
+    world.settle()
+    world.want(NEWER, auto_update=False)
+    world.settle()
+    assert [one.name for one in world.record.down] == ["n00"]
+    while world.rises:
+        world.now = max(world.now, min(world.rises.values()))
+        world.step()
+    world.now += timedelta(days=30)
+    world.settle()
+    world.members["n00"] = msgspec.structs.replace(world.members["n00"], ready=False)
+    world.want(NEWER, auto_update=True)
+    world.settle()
+    assert [one.name for one in world.record.batch] == ["n01"]
+
+
+def test_it_is_not_completed_while_a_client_that_was_evicted_has_no_successor() -> None:
+    world = World(2, "client", msgspec.structs.replace(POLICY, batch_percentage=50))
+    world.stuck = {"n00"}
+    world.want(NEW)
+    world.settle()
+    world.want(OLD, auto_update=False)
+    world.settle()
+    world.run()
+    assert (world.phase, world.record.short) == ("outdated", {f"/{OWNER}": 2})
+    world.add("n00x", OLD, owner=OWNER)
+    world.settle()
+    assert (world.phase, world.record.down, world.record.short) == ("synced", (), {})

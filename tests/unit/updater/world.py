@@ -114,10 +114,12 @@ class World:
             self.begun.add(one.name)
             return Replaced(outcome="part", message="others wait", pods=pods)
         member = self.members.get(one.name)
-        if one.name in self.blocked:
-            return Replaced(outcome="blocked", message=self.blocked[one.name])
         if member is None or member.uid != one.uid:
             return Replaced(outcome="gone")
+        if one.unsure and self.component != "worker":
+            return Replaced(outcome="kept")
+        if one.name in self.blocked:
+            return Replaced(outcome="blocked", message=self.blocked[one.name])
         self.touched.append(one.name)
         self.touches.append((self.record.number, one.name))
         name = one.name if self.component != "client" else f"{one.name}x"
