@@ -19,6 +19,9 @@ CLIENT_UID: Final = "gpubus.io/client-uid"
 WORKLOAD_MODE: Final = "tensor-fusion.ai/workload-mode"
 """Annotation of a workload that clients have called for: ``dynamic``, a worker for each, or ``fixed``, as many as it says."""
 
+WORKLOAD_MAKER: Final = "tensor-fusion.ai/workload-maker"
+"""Annotation of such a workload: kind and name of who has made its clients, who alone may use its workers."""
+
 _SUFFIX: Final = "-tf-vgpu"
 LONGEST_POD_NAME: Final = 253 - len(_SUFFIX)
 

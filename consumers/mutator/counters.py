@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from datetime import UTC, datetime
+from typing import Final
 
 from bus import codec, subjects
 from bus.connection import Bus
@@ -18,6 +19,8 @@ from schemas.remote import RemoteClient
 from schemas.slots import WorkloadSlots
 
 log = logging.getLogger("gpubus.mutator")
+
+_NEVER: Final = datetime.fromtimestamp(0, UTC)
 
 
 class SlotsUnknownError(Exception):
@@ -38,7 +41,11 @@ class Counters:
         self._records: dict[str, tuple[int, WorkloadSlots]] = {}
         self._frozen: set[str] = set()
         self._owners: dict[str, str] = {}
-        self._pods: dict[tuple[str, str], str] = {}
+        self._pods: dict[tuple[str, str], tuple[str, str]] = {}
+        """Slot and UID of a pod, by its subject and the slot's label."""
+        self._there: dict[str, str] = {}
+        """While loading: subjects of pods that run, by UID."""
+        self._heard = _NEVER
         self._changes = 0
         self._name = name
         self._ledger = Follower(bus, LEDGER, ["gpubus.ledger.>"], self._on_ledger, recreated=self._records.clear)
@@ -50,11 +57,15 @@ class Counters:
         await self._ledger.start()  # first: a pod that holds a slot by now is in STATE, or has gone
         await self._state.start()
         self._loaded = True
-        there = set(self._pods.values())
+        there = {uid: subject for subject, uid in self._there.items()}
+        self._there.clear()
         for owner, (_, record) in list(self._records.items()):
             for slot in record.slots:
-                if slot.pod_uid and slot.id not in there:
-                    self._later(owner, slot.id, "")
+                if slot.pod_uid in there:  # whatever its labels say by now
+                    label = PORT_LABEL if port_of(slot.id) else SLOT_LABEL
+                    self._pods[there[slot.pod_uid], label] = (slot.id, slot.pod_uid)
+                elif slot.pod_uid:
+                    self._later(owner, slot.id, slot.pod_uid, gone=True)
 
     async def stop(self) -> None:
         """Stop following."""
@@ -71,7 +82,7 @@ class Counters:
         while True:
             self._check(owner)
             seq, record = self._records.get(owner, (0, WorkloadSlots(owner=owner)))
-            after, granted = take(record, slot, limit, datetime.now(UTC))
+            after, granted = take(record, slot, limit, datetime.now(UTC), self._heard)
             if granted and (after is record or dry_run):
                 return True
             try:
@@ -113,7 +124,7 @@ class Counters:
         for seq, record in records:
             if record.owner in self._frozen:
                 continue
-            after, slot = take_port(record, wish, bounds, datetime.now(UTC))
+            after, slot = take_port(record, wish, bounds, datetime.now(UTC), self._heard)
             if not slot or dry_run:
                 if slot:
                     return slot
@@ -175,35 +186,48 @@ class Counters:
 
     def _on_pod(self, record: Record) -> None:
         slots, uid = {SLOT_LABEL: "", PORT_LABEL: ""}, ""
+        if record.time_ns:
+            self._heard = max(self._heard, datetime.fromtimestamp(record.time_ns / 1e9, UTC))
         if not record.deleted:
             try:
                 slots, uid = _slots(record)
             except UndecodableError as error:
                 log.warning("STATE %d on %s: %s", record.seq, record.subject, error)
                 return  # whoever cannot be read keeps what it has
+        if not self._loaded:
+            self._there.pop(record.subject, "")
+            if uid:
+                self._there[record.subject] = uid
         for label, slot in slots.items():
-            before = self._pods.pop((record.subject, label), "")
-            if slot:
-                self._pods[record.subject, label] = slot
-            if self._loaded and before and before != slot:
-                self._later(self._owner_of(before), before, "")
-            if slot and slot != before:
-                self._later(self._owner_of(slot), slot, uid)
+            self._claims(record.subject, label, slot, uid)
+
+    def _claims(self, subject: str, label: str, slot: str, uid: str) -> None:
+        before = self._pods.pop((subject, label), ("", ""))
+        # What a pod has it keeps until it ends: its labels are anybody's to change.
+        after = before if before[0] and before[1] == uid else (slot, uid)
+        if after[0]:
+            self._pods[subject, label] = after
+        if after == before:
+            return
+        if self._loaded and before[0]:
+            self._later(self._owner_of(before[0]), *before, gone=True)
+        if after[0]:
+            self._later(self._owner_of(slot), slot, uid)
 
     def _owner_of(self, slot: str) -> str:
         """Return whose a slot is; a port's says so itself, so that it is known for taken though nobody has heard of it."""
         port = port_of(slot)
         return block_of(port) if port else self._owners.get(slot, "")
 
-    def _later(self, owner: str, slot: str, uid: str) -> None:
+    def _later(self, owner: str, slot: str, uid: str, *, gone: bool = False) -> None:
         if owner:
-            self._bus.spawn(self._settle(owner, slot, uid), name=f"slot-{slot}")
+            self._bus.spawn(self._settle(owner, slot, uid, gone=gone), name=f"slot-{slot}")
 
-    async def _settle(self, owner: str, slot: str, uid: str) -> None:
-        """Confirm a slot for the pod ``uid``, or give it back for an empty one. Every mutator tries; one will do it."""
+    async def _settle(self, owner: str, slot: str, uid: str, *, gone: bool) -> None:
+        """Confirm a slot for the pod ``uid``, or give it back when that is gone. Every mutator tries; one will do it."""
         for attempt in range(100):
             seq, record = self._records.get(owner, (0, WorkloadSlots(owner=owner)))
-            after = confirm(record, slot, uid, datetime.now(UTC)) if uid else give_back(record, slot)
+            after = give_back(record, slot, uid) if gone else confirm(record, slot, uid, datetime.now(UTC))
             if after is record or owner in self._frozen:
                 return
             try:
@@ -218,13 +242,14 @@ class Counters:
 
 
 def _slots(record: Record) -> tuple[dict[str, str], str]:
-    """Return the slots that a pod holds by their labels, empty for none, and the pod's UID."""
+    """Return the slots that a pod claims by their labels, empty for none, and its UID, empty once it has ended."""
     if record.subject.startswith("gpubus.state.client."):
         client = codec.decode_as(RemoteClient, record.payload).data
         return {SLOT_LABEL: client.slot, PORT_LABEL: client.host_port}, client.uid
     pod = codec.decode_as(Pod, record.payload).data
     ended = pod.phase in {"Succeeded", "Failed"}
-    return {label: "" if ended else pod.labels.get(label, "") for label in (SLOT_LABEL, PORT_LABEL)}, pod.uid
+    slots = {label: "" if ended else pod.labels.get(label, "") for label in (SLOT_LABEL, PORT_LABEL)}
+    return slots, "" if ended else pod.uid
 
 
 def slots_subject(owner: str) -> str:

@@ -15,7 +15,7 @@ from consumers.mutator.isolation import ADDED
 from consumers.mutator.migration import asks, migrated, speaks
 from consumers.mutator.moved import move
 from consumers.mutator.patch import diff
-from consumers.mutator.ports import PortWish, wish_of
+from consumers.mutator.ports import PORT_LABEL, PortWish, wish_of
 from consumers.mutator.progressive import apart
 from consumers.mutator.quota import check
 from consumers.mutator.tensorfusion import containers, scheduler_of, tensorfusion, tolerate
@@ -104,10 +104,19 @@ def mutate(raw: bytes, namespace: str, admission: str, context: Context) -> Muta
     warnings = _change(changed, view, request, context, native=frozenset(native), admission=admission)
     if slot is not None:
         changed["metadata"]["labels"] = {**(changed["metadata"].get("labels") or {}), SLOT_LABEL: slot.id}
+    elif SLOT_LABEL in view.labels:
+        _drop(changed, SLOT_LABEL)
     port = wish_of(changed, view, admission)
+    if port is None and PORT_LABEL in view.labels:
+        _drop(changed, PORT_LABEL)
     return Mutation(
         request=request, patch=diff(pod, changed), warnings=tuple(warnings), slot=slot, port=port, left=left
     )
+
+
+def _drop(pod: dict[str, Any], label: str) -> None:
+    """Take away a label that only we give: somebody else's slot, or none."""
+    pod["metadata"]["labels"] = {key: value for key, value in pod["metadata"]["labels"].items() if key != label}
 
 
 def _hami(context: Context) -> HamiConfig:

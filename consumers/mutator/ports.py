@@ -132,11 +132,15 @@ def held(record: WorkloadSlots, wish: PortWish) -> str:
 
 
 def take_port(
-    record: WorkloadSlots, wish: PortWish, bounds: tuple[int, int], now: datetime
+    record: WorkloadSlots, wish: PortWish, bounds: tuple[int, int], now: datetime, heard: datetime | None = None
 ) -> tuple[WorkloadSlots, str]:
-    """Take the first free port of a block that lies within ``bounds``; the record is the same and the slot empty if none is."""
+    """Take the first free port of a block that lies within ``bounds``; the record is the same and the slot empty if none is.
+
+    ``heard`` is when the last word about any pod came, by which leases end; none given: ``now``.
+    """
+    heard = min(heard or now, now)
     start = int(record.owner.rpartition("/")[2])
-    kept = tuple(one for one in record.slots if one.pod_uid or now - one.taken_at < LEASE)
+    kept = tuple(one for one in record.slots if one.pod_uid or heard - one.taken_at < LEASE)
     taken = {port_of(one.id) for one in kept}
     first, end = bounds
     free = next((port for port in range(max(start, first), min(start + BLOCK, end)) if port not in taken), None)

@@ -4,14 +4,15 @@ The newest client says what the workload is to be. It goes with those who made i
 them is gone, so a rolling update of their Deployment leaves it alone.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from schemas.dialects import tf_keys as keys
 from schemas.dialects.view import POOL_KEY
 from schemas.kube.base import API_VERSION
 from schemas.kube.components import WORKLOAD_KIND
-from schemas.remote import WORKLOAD_MODE, Owner, RemoteClient, connection_name
+from schemas.kube.resources import TensorFusionWorkload
+from schemas.remote import WORKLOAD_MAKER, WORKLOAD_MODE, Owner, RemoteClient, connection_name
 
 CONNECTION_KIND = "TensorFusionConnection"
 
@@ -30,9 +31,34 @@ def workload_document(clients: Collection[RemoteClient], *, adopt: bool) -> dict
         metadata["labels"] = {POOL_KEY: newest.pool}
     if adopt:
         owners = {one.owner.uid: _reference(one.owner) for one in clients}
-        metadata["annotations"] = {WORKLOAD_MODE: mode}
+        metadata["annotations"] = {WORKLOAD_MODE: mode, WORKLOAD_MAKER: _maker(newest)}
         metadata["ownerReferences"] = [owners[uid] for uid in sorted(owners)]
     return {"apiVersion": API_VERSION, "kind": WORKLOAD_KIND, "metadata": metadata, "spec": newest.spec}
+
+
+def entitled(clients: Sequence[RemoteClient], known: TensorFusionWorkload | None) -> list[RemoteClient]:
+    """Return which of those that call for a workload may say what it is, and use its workers.
+
+    What a client says stands in its annotations, which anybody may write who may create a pod. So a workload that was written
+    by hand is nobody's client's, and one that clients have called for is theirs alone who made its first ones: the same bare pod,
+    or the same controller, of which a Deployment's ReplicaSets are one.
+
+    Args:
+        clients: All that call for it.
+        known: The workload as it is; None if there is none yet, which the oldest client then founds.
+    """
+    if known is None:
+        founder = min(clients, key=lambda one: (one.created_at, one.name), default=None)
+        maker = _maker(founder) if founder is not None else ""
+    else:
+        maker = known.metadata.annotations.get(WORKLOAD_MAKER, "")
+    return [one for one in clients if _maker(one) == maker]
+
+
+def _maker(client: RemoteClient) -> str:
+    kind, name, workload = client.owner.kind, client.owner.name, client.workload
+    is_deployment = kind == "ReplicaSet" and name.rpartition("-")[0] == workload
+    return f"{kind}/{workload if is_deployment else name}"
 
 
 def connection_document(client: RemoteClient) -> dict[str, Any]:

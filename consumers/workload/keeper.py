@@ -1,5 +1,6 @@
 """What is done about one workload: its workers are made and removed, its clients connected, and its status says how it is."""
 
+import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -7,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from bus.kube.errors import KubeRefusedError
-from consumers.workload.called import connection_document, workload_document
+from consumers.workload.called import connection_document, entitled, workload_document
 from consumers.workload.connections import PATIENCE, client_name, client_uid, own_workers, seated, status_of
 from consumers.workload.hands import CONNECTIONS, PODS, Hands
 from consumers.workload.plan import Plan, Worker, plan_dedicated, plan_workers
@@ -19,7 +20,9 @@ from schemas.dialects.text import RequestError
 from schemas.kube.base import API_VERSION
 from schemas.kube.resources import TensorFusionConnection, TensorFusionWorkload
 from schemas.kube.workloads import TensorFusionWorkloadStatus, WorkloadProfileSpec
-from schemas.remote import WORKLOAD_MODE
+from schemas.remote import RemoteClient
+
+log = logging.getLogger("gpubus.workload")
 
 SOON_S: Final = 0.05
 
@@ -40,12 +43,14 @@ class Keeper:
         self._look_at = look_at
         self._shown: dict[Key, TensorFusionWorkloadStatus] = {}
         self._applied: dict[Key, bytes] = {}
+        self._strangers: dict[Key, frozenset[str]] = {}
         self.looked = self.made = self.removed = self.seated = 0
 
     def forget(self, key: Key) -> None:
         """The workload is no more."""
         self._shown.pop(key, None)
         self._applied.pop(key, None)
+        self._strangers.pop(key, None)
 
     async def keep(self, key: Key) -> str:
         """Do what a workload's plan says, show how it is, and return what was in the way."""
@@ -98,18 +103,32 @@ class Keeper:
 
     async def _call_for(self, key: Key) -> None:
         """Have the API server hold the workload that clients call for, if it does not."""
-        clients, known = self.view.clients(key), self.view.workload(key)
+        known, clients = self.view.workload(key), self._clients(key)
         if not clients:
             return
-        document = workload_document(clients, adopt=known is None or WORKLOAD_MODE in known.metadata.annotations)
+        document = workload_document(clients, adopt=True)
         said = msgspec.json.encode(document, order="sorted")
         if known is None or self._applied.get(key) != said or not _includes(known.spec, document["spec"]):
             await self._hands.apply_workload(key, document)
             self._applied[key] = said
 
+    def _clients(self, key: Key) -> list[RemoteClient]:
+        """Return a workload's clients; others that call for it are told nothing, and change nothing."""
+        calling = self.view.clients(key)
+        clients = entitled(calling, self.view.workload(key))
+        strangers = frozenset(one.name for one in calling) - {one.name for one in clients}
+        if strangers and self._strangers.get(key) != strangers:
+            shown = ", ".join(sorted(strangers)[:3])
+            log.warning(
+                "workload %s belongs to others, and is not what %d pods call for, such as %s: rename them or it",
+                "/".join(key), len(strangers), shown,
+            )  # fmt: skip
+        self._strangers[key] = strangers
+        return clients
+
     async def _connections(self, key: Key) -> list[TensorFusionConnection]:
         """Return the connections of a workload's clients: missing ones are made, those of clients that are gone removed."""
-        clients = {client.uid: client for client in self.view.clients(key)}
+        clients = {client.uid: client for client in self._clients(key)}
         kept = []
         for one in await self._hands.connections(key):
             meta, uid = one.metadata, client_uid(one)

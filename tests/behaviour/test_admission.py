@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import ssl
 from collections import Counter
+from datetime import timedelta
 
 import httpx
 import msgspec
@@ -435,6 +436,54 @@ async def test_of_many_pods_at_once_no_two_get_one_port_and_ports_come_back(bus,
         assert {slot.partition(".")[0] for slot in (dry, late)} == {mine.partition(".")[0]}, "a dry run takes nothing"
         for one in counters:
             await one.stop()
+
+
+async def say_port(bus, name, slot, phase="Running"):
+    pod = Pod(
+        namespace="ml", name=name, uid=f"uid-{name}", resource_version="1", phase=phase,
+        request=GpuRequest(pool="shared"), labels={PORT_LABEL: slot} if slot else {},
+    )  # fmt: skip
+    at = "2026-11-30T00:00:00Z"
+    event = Event(id=f"{name}:{slot}:{phase}", source="/t", type="gpubus.pod.v1", subject="ml/p", time=at, data=pod)
+    await bus.publisher.publish(subjects.state("pod", "ml", name), codec.encode(event))
+
+
+async def test_a_port_is_freed_by_the_pod_that_has_it_and_by_no_label(bus):
+    bounds = (42_000, 42_001)
+    counters = Counters(bus, "a")
+    await counters.start()
+
+    def holders(of):
+        return {slot.id: slot.pod_uid for _, record in of._records.values() for slot in record.slots}
+
+    slot = await counters.take_port(wish("a0"), bounds)
+    await say_port(bus, "p", slot)
+    await eventually(lambda: holders(counters) == {slot: "uid-p"})
+    await say_port(bus, "forged", slot)
+    await say_port(bus, "forged", slot, phase="Succeeded")
+    await say_port(bus, "p", "")  # somebody has removed its label
+    await counters._state.caught_up()
+    await counters.stop()
+    late = Counters(bus, "b")
+    await late.start()
+    assert holders(late) == {slot: "uid-p"}
+    assert await late.take_port(wish("late"), bounds) == ""
+    await bus.publisher.publish(subjects.state("pod", "ml", "p"), b"")
+    await eventually(lambda: holders(late) == {})
+    await late.stop()
+
+
+async def test_a_lease_does_not_end_while_nobody_tells_of_pods(bus, monkeypatch):
+    bounds = (42_000, 42_001)
+    counters = Counters(bus, "a")
+    await counters.start()
+    monkeypatch.setattr("consumers.mutator.ports.LEASE", timedelta(0))
+    assert await counters.take_port(wish("a0"), bounds)
+    assert await counters.take_port(wish("late"), bounds) == "", "its pod may be there, and nobody says so"
+    await say_port(bus, "other", "")
+    await eventually(lambda: counters._heard.year > 2000)
+    assert await counters.take_port(wish("late"), bounds) != ""
+    await counters.stop()
 
 
 async def test_a_pod_gets_its_port_through_the_webhook(bus, client):

@@ -93,7 +93,7 @@ def test_the_first_free_port_is_taken_and_none_twice() -> None:
     assert [port_of(slot) for slot in slots] == [42_000, 42_001, 42_002]
     assert take_port(record, WISH, BOUNDS, NOW) == (record, "")
     assert held(record, WISH) == "42001.a1", "the same admission, asked again"
-    record = give_back(confirm(confirm(record, slots[0], "u0", NOW), slots[1], "u1", NOW), slots[0])
+    record = give_back(confirm(confirm(record, slots[0], "u0", NOW), slots[1], "u1", NOW), slots[0], "u0")
     assert held(record, WISH) == "", "a pod has it, and this one is another"
     later = NOW + LEASE
     after, slot = take_port(record, WISH, BOUNDS, later)
@@ -122,3 +122,16 @@ def test_a_range_that_is_none_is_refused(written: str) -> None:
 @pytest.mark.parametrize("label", ["", "s1", "x.y", "123456.a", "-1.a"])
 def test_other_labels_are_no_ports(label: str) -> None:
     assert port_of(label) == 0
+
+
+def test_a_label_that_is_somebody_else_s_frees_nothing_and_takes_nothing() -> None:
+    record, slot = take_port(WorkloadSlots(owner=block_of(42_000)), WISH, BOUNDS, NOW)
+    record = confirm(record, slot, "mine", NOW)
+    assert confirm(record, slot, "forged", NOW) is record
+    assert give_back(record, slot, "forged") is record
+    assert give_back(record, slot, "mine").slots == ()
+
+
+def test_labels_that_only_we_give_are_taken_from_pods_that_have_asked_for_nothing() -> None:
+    target = pod(labels={PORT_LABEL: "42000.a1", "gpubus.io/slot": "copied"})
+    assert {PORT_LABEL, "gpubus.io/slot"}.isdisjoint(apply(target, admitted(target).patch)["metadata"]["labels"])

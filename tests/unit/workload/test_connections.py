@@ -8,10 +8,10 @@ import hypothesis.strategies as st
 import msgspec
 from hypothesis import given
 
-from consumers.workload.called import connection_document, workload_document
+from consumers.workload.called import connection_document, entitled, workload_document
 from consumers.workload.connections import PATIENCE, client_uid, own_workers, seated, status_of, url_of
 from consumers.workload.plan import SETTLE, Plan, Worker, plan_dedicated
-from schemas.kube.resources import TensorFusionConnection
+from schemas.kube.resources import TensorFusionConnection, TensorFusionWorkload
 from schemas.kube.workloads import TensorFusionConnectionStatus
 from schemas.remote import Owner, RemoteClient
 
@@ -136,10 +136,41 @@ def test_the_newest_client_says_what_the_workload_is_and_it_goes_with_all_who_ma
     ]
     made = workload_document(clients, adopt=True)
     assert (made["metadata"]["name"], made["spec"]["replicas"]) == ("web", 3)
-    assert made["metadata"]["annotations"] == {"tensor-fusion.ai/workload-mode": "fixed"}
+    assert made["metadata"]["annotations"] == {
+        "tensor-fusion.ai/workload-mode": "fixed", "tensor-fusion.ai/workload-maker": "ReplicaSet/rs-2"
+    }  # fmt: skip
     assert [one["uid"] for one in made["metadata"]["ownerReferences"]] == ["uid-rs-1", "uid-rs-2"]
     assert workload_document(clients[:1], adopt=True)["metadata"]["annotations"] == {
-        "tensor-fusion.ai/workload-mode": "dynamic"
+        "tensor-fusion.ai/workload-mode": "dynamic",
+        "tensor-fusion.ai/workload-maker": "ReplicaSet/rs-1",
     }
     assert "ownerReferences" not in workload_document(clients, adopt=False)["metadata"]
     assert client_uid(connection("a")) == "uid-a"
+
+
+def called_for(*clients: RemoteClient) -> TensorFusionWorkload:
+    return msgspec.convert(workload_document(clients, adopt=True), TensorFusionWorkload)
+
+
+def called(name: str, kind: str, owner: str, age: int = 0) -> RemoteClient:
+    whose = Owner(api_version="v1", kind=kind, name=owner, uid=f"uid-{owner}")
+    return msgspec.structs.replace(client(name, age), owner=whose)
+
+
+def test_a_workload_is_for_clients_of_those_who_called_for_it_and_one_by_hand_for_none() -> None:
+    old, new = called("a", "ReplicaSet", "web-7f"), called("b", "ReplicaSet", "web-8a")
+    bare, stateful, other = (
+        called("web", "Pod", "web"), called("web-0", "StatefulSet", "web"), called("x", "ReplicaSet", "web-x-8a"),
+    )  # fmt: skip
+    everybody = [old, new, bare, stateful, other]
+    assert entitled(everybody, called_for(old)) == [old, new], "a Deployment that is rolled stays itself"
+    assert entitled(everybody, called_for(stateful)) == [stateful]
+    assert entitled(everybody, called_for(bare)) == [bare]
+    by_hand = msgspec.convert({"metadata": {"name": "web", "namespace": "ns"}, "spec": {}}, TensorFusionWorkload)
+    assert entitled(everybody, by_hand) == []
+
+
+def test_the_oldest_client_founds_a_workload_and_one_of_another_kind_and_the_same_name_is_a_stranger() -> None:
+    bare, stateful = called("web", "Pod", "web", age=9), called("web-0", "StatefulSet", "web", age=5)
+    assert entitled([stateful, bare], None) == [bare]
+    assert entitled([], None) == []
