@@ -221,7 +221,7 @@ def _change(
     common: list[Variable] = []
     warnings: list[str] = []
     if request.dialect == "hami":
-        spec["schedulerName"] = scheduler_of(spec, options, options.hami_scheduler)
+        spec["schedulerName"] = scheduler_of(pod, options, options.hami_scheduler)
         taken = {context.hami.count_name, *context.hami.own_names, _PRIORITY}
         move(pod, frozenset(taken), _exclusive(view, request, context.hami))
         if options.nvidia_operator_progressive_migration:

@@ -10,6 +10,7 @@ from consumers.mutator.context import Context
 from consumers.mutator.environment import Variable
 from consumers.mutator.isolation import isolate
 from consumers.mutator.options import Images, Options
+from consumers.mutator.ports import PORT_LABEL, port_of
 from consumers.mutator.remote import make_client, mount_library
 from schemas.dialects import PodSpecView
 from schemas.dialects import tf_keys as keys
@@ -57,7 +58,7 @@ def tensorfusion(
         variables, told = make_client(pod, view, request, known, profile=profile, admission=admission)
     else:
         spec = pod["spec"]
-        spec["schedulerName"] = scheduler_of(spec, options, options.scheduler)
+        spec["schedulerName"] = scheduler_of(pod, options, options.scheduler)
         variables = isolate(spec, containers(spec, names), request, images, worker=_is_worker(pod))
     for container in containers(pod["spec"], names):
         if request.remote:
@@ -75,13 +76,19 @@ def containers(spec: dict[str, Any], names: Collection[str]) -> list[dict[str, A
     return [one for one in present if one["name"] in names]
 
 
-def scheduler_of(spec: dict[str, Any], options: Options, ours: str) -> str:
+def scheduler_of(pod: dict[str, Any], options: Options, ours: str) -> str:
     """Return who is to place the pod: a kube-scheduler that asks us, where there is one and only it can promise all."""
-    return options.extender_scheduler if options.extender_scheduler and needs_kube_scheduler(spec) else ours
+    own = port_of((pod["metadata"].get("labels") or {}).get(PORT_LABEL, ""))
+    needed = options.extender_scheduler and needs_kube_scheduler(pod["spec"], own)
+    return options.extender_scheduler if needed else ours
 
 
-def needs_kube_scheduler(spec: dict[str, Any]) -> bool:
-    """Whether a pod's ``spec`` asks for what only kube-scheduler can promise, or may: a volume claim may be bound already."""
+def needs_kube_scheduler(spec: dict[str, Any], own_port: int = 0) -> bool:
+    """Whether a pod's ``spec`` asks for what only kube-scheduler can promise, or may: a volume claim may be bound already.
+
+    So does a port of its node, unless it is ``own_port``, which admission has given it and no other pod in the cluster.
+    """
+    ports = (port for container in spec.get("containers") or () for port in container.get("ports") or ())
     affinity = spec.get("affinity") or {}
     volumes = spec.get("volumes") or ()
     return bool(
@@ -89,6 +96,7 @@ def needs_kube_scheduler(spec: dict[str, Any]) -> bool:
         or affinity.get("podAntiAffinity")
         or spec.get("topologySpreadConstraints")
         or spec.get("resourceClaims")
+        or any(port.get("hostPort") not in (None, 0, own_port) for port in ports)
         or any("persistentVolumeClaim" in volume or "ephemeral" in volume for volume in volumes)
     )
 

@@ -22,6 +22,7 @@ from consumers.mutator.ports import (
     written_into,
 )
 from consumers.mutator.slots import LEASE, confirm, give_back
+from consumers.mutator.tensorfusion import scheduler_of
 from schemas.dialects import HamiConfig, RequestError, TensorFusionDefaults
 from schemas.slots import Slot, WorkloadSlots
 from tests.unit.mutator.test_mutate import apply
@@ -135,3 +136,11 @@ def test_a_label_that_is_somebody_else_s_frees_nothing_and_takes_nothing() -> No
 def test_labels_that_only_we_give_are_taken_from_pods_that_have_asked_for_nothing() -> None:
     target = pod(labels={PORT_LABEL: "42000.a1", "gpubus.io/slot": "copied"})
     assert {PORT_LABEL, "gpubus.io/slot"}.isdisjoint(apply(target, admitted(target).patch)["metadata"]["labels"])
+
+
+def test_a_port_that_the_pod_states_is_for_kube_scheduler_to_promise_and_one_that_we_gave_is_not() -> None:
+    options = Options(extender_scheduler="stock")
+    stated = pod({"containerPort": 80, "name": "http", "hostPort": 8080}, labels={})
+    assert scheduler_of(stated, options, "ours") == "stock"
+    given = pod({"containerPort": 80, "name": "http", "hostPort": 42_000}, labels={PORT_LABEL: "42000.a1"})
+    assert scheduler_of(given, options, "ours") == "ours"
