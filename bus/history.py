@@ -16,6 +16,8 @@ from bus.streams import HISTORY, LEDGER, STATE, stream_info
 from bus.tasks import breathe, end
 
 _NOT_FOUND: Final = 404
+_UNAVAILABLE: Final = 503
+"""The cluster has no leader just now."""
 
 
 class _Message(msgspec.Struct):
@@ -104,7 +106,11 @@ async def batches(
 async def _readable(bus: Bus, stream: str) -> None:
     try:
         info = await stream_info(bus, stream)
-    except (nats.errors.Error, TimeoutError, ApiError) as error:
+    except (nats.errors.Error, TimeoutError):
+        return  # whoever reads waits for a server that is away, and says so if it does not come
+    except ApiError as error:
+        if error.code == _UNAVAILABLE:
+            return
         raise BusError(f"stream {stream} cannot be read: {error or type(error).__name__}") from error
     if info.is_queue:
         raise BusError(

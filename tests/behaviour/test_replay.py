@@ -183,7 +183,7 @@ def test_many_processes_find_what_one_finds(log: Path, capsys, copy_of, monkeypa
         assert (code, json.loads(alone)["different"], helped) == (int(differ > 0), differ, [])
         for count in "23":
             assert verified(place, count) == (code, alone)
-            assert helped
+            assert helped or json.loads(alone)["allocators"] == 1  # the second may have come when all was decided
             helped.clear()
     assert [one["sequence"] for one in json.loads(alone)["differences"]] == edited[:10]
     assert json.loads(alone)["reproduced"] == json.loads(alone)["decisions"] - differ

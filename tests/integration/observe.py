@@ -1,11 +1,13 @@
 """What must be true of API server and ledger together, read from both."""
 
 import asyncio
+import contextlib
 from collections import Counter
 from typing import Any
 
 from bus import codec, history
 from bus.connection import Bus
+from bus.errors import BusError
 from bus.streams import LEDGER
 from schemas.kube.annotations import GPU_IDS, VISIBLE_DEVICES, read_allocation
 from schemas.ledger import Allocation, NodeRecord
@@ -36,7 +38,8 @@ async def agree(bus: Bus, cluster: Cluster, *, placed: int, timeout: float) -> l
         async with asyncio.timeout(timeout):
             while True:
                 pods = bound(await cluster.list("Pod", "default"))
-                held = await ledger(bus)
+                with contextlib.suppress(BusError):  # the server may be away just then, or choose a leader
+                    held = await ledger(bus)
                 if len(pods) == placed and held.keys() == {pod["metadata"]["uid"] for pod in pods}:
                     break
                 await asyncio.sleep(0.2)
