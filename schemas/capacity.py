@@ -112,11 +112,13 @@ class PoolCapacity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         missing: What waits for room, as far as more nodes would help.
         held: Why it does not grow as far as it should; ``message`` says more.
         claims: Since when each of its claims has been known, by our own clock.
-        came: Claims whose node has come: they are never given up, whatever becomes of what we hear of the node.
+        came: Claims whose node has come: they are not given up for being late, whatever becomes of what we hear of the node.
+        bare_since: Since when nodes of claims that came have been without known GPUs; as long as they count as coming.
         closed: Nodes that we have closed to pods; nobody else's are opened again.
         given_up: Claims that took too long and are to be deleted.
         failures: Offers that did not come.
         idle_since: Since when each empty node has been empty.
+        ended: Nodes whose claim is gone, as long as they are there: they are about to go, and nobody counts on them.
         placeholders: Pods of ours that keep its warm reserve, or are to; what they stand in counts as free.
     """
 
@@ -134,3 +136,5 @@ class PoolCapacity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     failures: tuple[Failure, ...] = ()
     idle_since: dict[str, Timestamp] = {}
     placeholders: Amount = 0
+    bare_since: dict[str, Timestamp] = {}
+    ended: tuple[str, ...] = ()

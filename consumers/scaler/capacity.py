@@ -4,7 +4,7 @@ A pool has at least its minimum and at most its maximum, nodes on their way coun
 for the pods that wait. It is ordered anew at every look from how things stand, so nothing that was held back is forgotten.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -14,7 +14,7 @@ from schemas.capacity import Failure, Held, Offer, PlanReason, Shape, Size
 from schemas.cluster import Oversubscription
 
 CLAIM_WITHIN: Final = timedelta(minutes=10)
-"""How long a claimed node may take to come (tensorfusion.md §9)."""
+"""How long a claimed node may take to come (tensorfusion.md §9), and then again to show its GPUs."""
 
 MOST_IN_FLIGHT: Final = 15
 """Claims on their way at once (likewise)."""
@@ -34,21 +34,24 @@ BACK_OFF: Final = (timedelta(minutes=1), timedelta(minutes=30))
 
 def plan_capacity(view: PoolView, now: datetime) -> CapacityPlan:
     """Return what brings a pool to where it should be."""
-    late = tuple(one for one in view.claims if not one.ending and now - one.made_at >= CLAIM_WITHIN)
+    late = tuple(one for one in view.claims if not one.ending and now - (one.bare_since or one.made_at) >= CLAIM_WITHIN)
     failures = _failures(view, late, now)
+    if view.refused:
+        closed = tuple(one for one in view.machines if one.leaving and not one.ending)
+        return CapacityPlan(give_up=late, reopen=closed, message=view.refused, failures=failures)
     growth = _Growth(view, now, failures)
     growth.grow()
     spare: tuple[Machine, ...] = ()
     if not growth.orders and growth.held != "TooManyInFlight":
         # A pod that waits beside a node that has long been empty is not helped by it.
-        spare = _spare(view, now)
-    close = tuple(one for one in spare if not one.leaving)
+        spare = _spare(view, failures, now)
+    close = tuple(one for one in spare if not one.leaving or one.adopted)
     reopen = tuple(one for one in view.machines if one.leaving and not one.ending and one not in spare)
     return CapacityPlan(
         orders=() if reopen else tuple(growth.orders),  # what was closed may be all that is short
         give_up=late,
         close=close,
-        remove=tuple(one for one in spare if one.leaving),
+        remove=tuple(one for one in spare if one.leaving and not one.adopted),
         reopen=reopen,
         held=growth.held,
         message=growth.message,
@@ -195,20 +198,23 @@ def _settles(machine: Machine, now: datetime) -> bool:
     return not machine.leaving and machine.idle_since is not None and now - machine.idle_since < SETTLING
 
 
-def _spare(view: PoolView, now: datetime) -> tuple[Machine, ...]:
+def _spare(view: PoolView, failures: Sequence[Failure], now: datetime) -> tuple[Machine, ...]:
     """Return the empty nodes that the pool can do without: those closed already first, then the dearest.
 
-    Only nodes that are there and stay count: one that is on its way may never come.
+    Only nodes that are there and stay count: one that is on its way may never come. One that is closed to the pods that wait
+    for it is opened to them, unless nodes like it were of no use to them.
     """
     if view.shrinks is None:
         return ()
     staying = [one for one in view.machines if not one.ending]
     total, free = _sum(one.size for one in staying), _sum(one.free for one in staying)
+    useless = {one.offer for one in failures if one.useless and one.until > now}
     idle = [
         one
         for one in staying
         if one.claim and not one.keep and one.idle_since is not None
         and now - one.idle_since >= view.shrinks and now - one.created_at >= YOUNG
+        and not (one.leaving and _serves(one, view, useless))
     ]  # fmt: skip
     found = []
     for one in sorted(idle, key=lambda one: (not one.leaving, -_cost(one), one.idle_since, one.name)):
@@ -217,6 +223,16 @@ def _spare(view: PoolView, now: datetime) -> tuple[Machine, ...]:
             total, free = rest, left
             found.append(one)
     return tuple(found)
+
+
+def _serves(machine: Machine, view: PoolView, useless: Collection[str]) -> bool:
+    """Return whether pods wait that a node would take."""
+    offer = machine.offer
+    return (
+        offer is not None
+        and offer.key not in useless
+        and any(suits(short.shape, offer, view.oversold) for short in view.missing)
+    )
 
 
 def _cost(machine: Machine) -> int:

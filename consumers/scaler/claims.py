@@ -140,6 +140,20 @@ class Claims:
             if error.code not in (NOT_FOUND, CONFLICT):
                 raise
 
+    async def is_there(self, node: str) -> bool:
+        """Ask the API server whether there is a node of that name.
+
+        Raises:
+            KubeError: The API server did not answer.
+        """
+        try:
+            await self._client.call("GET", resource_path("v1", "nodes", "", node))
+        except KubeRefusedError as error:
+            if error.code != NOT_FOUND:
+                raise
+            return False
+        return True
+
     async def busy(self, node: str) -> str:
         """Ask the API server what is on a node, or says that it must stay: daemons and what has ended do not count.
 

@@ -78,6 +78,9 @@ def _offer(written: _Written, zone: str, field: str) -> Offer:
         raise OffersError(f"{field}: gpuModel {written.gpu_model!r} is not in the catalogue: state tflops and vram too")
     tflops = parse_milli(str(written.tflops), field="tflops") if written.tflops else 0
     vram = parse_bytes(str(written.vram), field="vram") if written.vram else 0
+    for name, text, amount in (("tflops", written.tflops, tflops), ("vram", written.vram, vram)):
+        if text != "" and amount < 1:
+            raise OffersError(f"{field}: {name} '{text}' is no GPU's: state what one GPU has, or leave {name} out")
     return Offer(
         instance_type=written.instance_type, gpus=written.gpus, model=written.gpu_model, vendor=written.vendor,
         tflops_milli=tflops or (known.tflops_milli if known else 0), vram_bytes=vram or (known.vram_bytes if known else 0),

@@ -73,11 +73,15 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be there: so many placeholders alike. ``refusal`` says in words why there are fewer than the reserve needs."""
+    """What is to be there: so many placeholders alike. ``refusal`` says in words why there are fewer than the reserve needs.
+
+    Without ``follows`` it is not known what is to be there, and they stay as they are.
+    """
 
     chunk: Chunk | None = None
     number: Amount = 0
     refusal: str = ""
+    follows: bool = True
 
 
 def by_placeholders(spec: GPUPoolSpec, annotations: dict[str, str]) -> bool:

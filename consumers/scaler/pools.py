@@ -11,18 +11,22 @@ from bus.errors import UndecodableError
 from bus.follower import Record
 from consumers.scaler.claims import Found
 from consumers.scaler.closing import is_closed
+from consumers.scaler.packing import suits
 from consumers.scaler.placeholders import by_placeholders, is_placeholder
-from consumers.scaler.sizes import LEAVING_LABEL, Claim, Machine, PoolView, claim_number
-from consumers.scaler.wanted import CURABLE, PATIENCE, bounds_of, compaction_of, shape_of
+from consumers.scaler.sizes import LEAVING_LABEL, Bounds, Claim, Machine, PoolView, claim_number
+from consumers.scaler.wanted import CURABLE, PATIENCE, bounds_of, compaction_of, kept_off_by_us, shape_of
+from schemas import reasons
 from schemas.capacity import Offer, PoolCapacity, Shape, Shortage, Size
 from schemas.cluster import KEEP_WORDS, GpuInventory, Node, Oversubscription, Pool
 from schemas.dialects.tensorfusion import PLACEHOLDER_PRIORITY
+from schemas.dialects.text import RequestError
 from schemas.kube.defaults import Settings
 from schemas.kube.pools import GPUPoolSpec
 from schemas.kube.resources import CustomResource
 from schemas.ledger import Allocation, NodeRecord
-from schemas.pod import Waiting
+from schemas.pod import GpuRequest, Waiting
 from schemas.preemption import DisruptionBudget
+from schemas.quantity import QuantityError
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -94,35 +98,57 @@ class Pools:
     def view(self, pool: str, before: PoolCapacity, found: Found, offers: tuple[Offer, ...], now: datetime) -> PoolView:
         """Return what a pool's plan depends on; ``before`` is what was written down at the last look.
 
-        Raises:
-            QuantityError, RequestError: The pool's bounds cannot be followed.
+        What of the pool's size cannot be followed is said in it.
         """
         spec = self._settings.pools.items["", pool].spec
         known = self._settings.pool(pool)
         oversold = known.oversubscription if known is not None else Oversubscription()
-        nodes = self._nodes_of(found.claims)
+        nodes = self.nodes_of(found.claims)
         came = {*before.came, *found.bound, *nodes}
-        machines = self._machines(pool, before, found.claims, oversold, now)
+        ended = self._ended(before, found, nodes)
+        machines = self._machines(pool, before, found.claims, oversold, ended=ended, now=now)
         there = {machine.claim for machine in machines}
         coming = tuple(
-            # One that came and is not here now, in another pool say, counts for the maximum and is nobody's to give up.
-            msgspec.structs.replace(claim, ending=claim.ending or claim.name in came or claim.name in before.given_up)
+            self._coming(pool, claim, before, nodes.get(claim.name, []), now if claim.name in came else None)
             for claim in found.claims
             if claim.name not in there
         )
         numbers = {claim_number(pool, name) for name in (*found.names, *self._nodes)}
+        bounds, shrinks, refused = Bounds(), None, ""
+        try:
+            bounds, shrinks = bounds_of(spec.capacity_config), compaction_of(spec)
+        except (QuantityError, RequestError) as error:
+            refused = str(error)
         return PoolView(
-            bounds=bounds_of(spec.capacity_config), machines=machines, claims=coming, missing=self._missing(pool, now),
-            offers=offers, failures=before.failures, shrinks=compaction_of(spec), oversold=oversold,
-            numbers=frozenset(number for number in numbers if number is not None),
+            bounds=bounds, machines=machines, claims=coming, missing=self._missing(pool, machines, oversold, now),
+            offers=offers, failures=before.failures, shrinks=shrinks, oversold=oversold, refused=refused,
+            numbers=frozenset(number for number in numbers if number is not None), ended=tuple(sorted(ended)),
         )  # fmt: skip
+
+    def _coming(self, pool: str, claim: Claim, before: PoolCapacity, nodes: list[str], came: datetime | None) -> Claim:
+        """Return a claim that has no node with GPUs here; ``came`` is now if its node has come, at any time.
+
+        Such a node counts on as one that comes, so that nobody orders it again, until it is too late for its GPUs. One that is
+        in another pool counts for the maximum alone, and is nobody's to give up.
+        """
+        elsewhere = any(self._nodes[node].pool not in ("", pool) for node in nodes)
+        bare = before.bare_since.get(claim.name, came) if came is not None and not elsewhere else None
+        ending = claim.ending or elsewhere or claim.name in before.given_up
+        return msgspec.structs.replace(claim, ending=ending, bare_since=bare)
+
+    def _ended(self, before: PoolCapacity, found: Found, nodes: dict[str, list[str]]) -> set[str]:
+        """Return the nodes whose claim has been there and is gone; by its name alone a node is nobody's."""
+        gone = before.claims.keys() - found.names
+        ours = {name for name, node in self._nodes.items() if name in gone or node.labels.get(CLAIM_LABEL, "") in gone}
+        claimed = {name for names in nodes.values() for name in names}
+        return (ours | (set(before.ended) & self._nodes.keys())) - claimed
 
     def came(self, before: PoolCapacity, found: Found) -> tuple[str, ...]:
         """Return the claims whose node has come, at any time, as far as they still exist."""
-        names = {*before.came, *found.bound, *self._nodes_of(found.claims)}
+        names = {*before.came, *found.bound, *self.nodes_of(found.claims)}
         return tuple(sorted(names & {claim.name for claim in found.claims}))
 
-    def _nodes_of(self, claims: Iterable[Claim]) -> dict[str, list[str]]:
+    def nodes_of(self, claims: Iterable[Claim]) -> dict[str, list[str]]:
         """Return the nodes of each claim, whichever pool they are in: by their label, else as the claim calls them."""
         by_node = {claim.node: claim.name for claim in claims if claim.node}
         names = {claim.name for claim in claims}
@@ -135,11 +161,18 @@ class Pools:
         return found
 
     def _machines(
-        self, pool: str, before: PoolCapacity, claims: tuple[Claim, ...], oversold: Oversubscription, now: datetime
+        self,
+        pool: str,
+        before: PoolCapacity,
+        claims: tuple[Claim, ...],
+        oversold: Oversubscription,
+        *,
+        ended: set[str],
+        now: datetime,
     ) -> tuple[Machine, ...]:
         """Return the nodes of a pool that have shown their GPUs."""
         by_name = {claim.name: claim for claim in claims}
-        claim_of = {node: (name, len(nodes)) for name, nodes in self._nodes_of(claims).items() for node in nodes}
+        claim_of = {node: (name, len(nodes)) for name, nodes in self.nodes_of(claims).items() for node in nodes}
         found = []
         for name, node in sorted(self._nodes.items()):
             inventory = self._inventories.get(name)
@@ -147,9 +180,12 @@ class Pools:
                 continue
             claimed, sharing = claim_of.get(name, ("", 0))
             claim = by_name.get(claimed)
-            leaving = name in before.closed and is_closed(node, LEAVING_LABEL)
+            known = name in before.closed
+            # A taint of ours that no record tells of is ours to take off, or to go on from.
+            adopted = not known and claim is not None and not self._closed_by_others(pool, name)
+            leaving = (known or adopted) and is_closed(node, LEAVING_LABEL)
             size, free, empty = self._size(node, inventory, oversold)
-            ours = CLAIM_LABEL in node.labels or claim_number(pool, name) is not None
+            ours = CLAIM_LABEL in node.labels or name in ended
             found.append(
                 Machine(
                     name=name,
@@ -163,9 +199,13 @@ class Pools:
                     keep=sharing > 1 or node.unschedulable or must_stay(node),
                     leaving=leaving,
                     ending=claim.ending if claim is not None else ours or leaving,
+                    adopted=adopted and leaving,
                 )
             )
         return tuple(found)
+
+    def _closed_by_others(self, pool: str, node: str) -> bool:
+        return any(node in record.closed for name, record in self.recorded.items() if name != pool)
 
     def _size(self, node: Node, inventory: GpuInventory, oversold: Oversubscription) -> tuple[Size, Size, bool]:
         """Return the node's GPUs, what is free of them, and whether nobody is known to be on it.
@@ -200,12 +240,24 @@ class Pools:
         foreign = any(gpu.used_by for gpu in inventory.gpus) or bool(node.claimed_gpus)
         return size, free, held is not None and not held and not foreign
 
-    def _missing(self, pool: str, now: datetime) -> tuple[Shortage, ...]:
-        """Return what has waited in a pool, for a reason that another node may cure; the most pods of the oldest shapes."""
+    def _missing(
+        self, pool: str, machines: Iterable[Machine], oversold: Oversubscription, now: datetime
+    ) -> tuple[Shortage, ...]:
+        """Return what has waited in a pool, for a reason that another node may cure; the most pods of the oldest shapes.
+
+        Pods that only a taint of ours keeps off a node that we have closed count, those that only keep room do not.
+        """
+        closed = [one for one in machines if one.leaving and not one.ending]
         found: dict[Shape, list[Waiting]] = {}
         for one in self._waiting.values():
-            if one.request.pool == pool and one.reason in CURABLE and now - one.since >= PATIENCE:
+            if one.request.pool != pool or now - one.since < PATIENCE or self._keeps_room(one):
+                continue
+            if one.reason in CURABLE:
                 found.setdefault(shape_of(one.request), []).append(one)
+            elif one.reason == reasons.TAINT and closed:
+                shape = shape_of(msgspec.structs.replace(one.request, nodes=None))
+                if self._kept_off(one.request, shape, closed, oversold):
+                    found.setdefault(shape, []).append(one)
         shortages = (
             Shortage(
                 shape=shape,
@@ -216,6 +268,17 @@ class Pools:
             for shape, pods in found.items()
         )
         return tuple(sorted(shortages, key=lambda short: (short.since, msgspec.json.encode(short.shape)))[:MOST_SHAPES])
+
+    def _kept_off(
+        self, request: GpuRequest, shape: Shape, closed: Iterable[Machine], oversold: Oversubscription
+    ) -> bool:
+        """Return whether a pod would fit on one of the nodes that we have closed, were it not for that."""
+        return any(
+            one.offer is not None
+            and suits(shape, one.offer, oversold)
+            and kept_off_by_us(request, self._nodes[one.name].taints)
+            for one in closed
+        )
 
     def lightly_used(self, pool: str, threshold: int) -> list[Allocation]:
         """Return what pods hold of those nodes of a pool of whose physical VRAM at most ``threshold`` percent is granted.

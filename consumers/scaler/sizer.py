@@ -192,15 +192,10 @@ class Sizer:
             await self._records.tell(before, seq)
             offers = self._offers_of(spec)
             found = await self._claims.of(pool, offers, before.claims, now)
-            try:
-                reserves = self.pools.by_placeholders(pool)
-                present = await self._reserve.of(pool) if reserves or before.placeholders else ()
-                self._step("read")
-                view = self.pools.view(pool, before, found, offers, now)
-                kept = wanted(view, spec, self.pools.preemption(pool)) if reserves else Wanted()
-            except (QuantityError, RequestError) as error:
-                log.warning("pool %s: %s", pool, error)
-                return
+            present = await self._reserve.of(pool) if self._reserves(pool) or before.placeholders else ()
+            self._step("read")
+            view = self.pools.view(pool, before, found, offers, now)
+            kept = self._kept(pool, spec, view, before, present)
             plan = plan_capacity(view, now)
             if spec.node_manager_config.provisioning_mode != ORDERING:
                 # Its nodes come and go without us; what we closed while they did not is opened again.
@@ -216,10 +211,30 @@ class Sizer:
                     continue
             self._step("written")
             await self._carry_out(pool, spec, plan, after, found)
-            await self._keep_reserve(pool, spec, kept, present)
+            if kept.follows:
+                await self._keep_reserve(pool, spec, kept, present)
             await self._records.tell(after, seq)
             self._counts["looks"] += 1
             return
+
+    def _reserves(self, pool: str) -> bool:
+        try:
+            return self.pools.by_placeholders(pool)
+        except RequestError:  # that is said with what is to be kept
+            return False
+
+    def _kept(
+        self, pool: str, spec: GPUPoolSpec, view: PoolView, before: PoolCapacity, present: tuple[Present, ...]
+    ) -> Wanted:
+        """Return the placeholders that a pool is to have; where that cannot be followed, those stay that are there."""
+        try:
+            if not view.refused:
+                return wanted(view, spec, self.pools.preemption(pool)) if self.pools.by_placeholders(pool) else Wanted()
+            refusal = ""
+        except (QuantityError, RequestError) as error:
+            refusal = str(error)
+        log.warning("pool %s: %s", pool, view.refused or refusal)
+        return Wanted(number=max(before.placeholders, len(present)), refusal=refusal, follows=False)
 
     async def defragment(self, pool: str) -> None:
         """Bring a pool's defragmentation on by a step.
@@ -238,9 +253,19 @@ class Sizer:
         self, pool: str, spec: GPUPoolSpec, plan: CapacityPlan, record: PoolCapacity, found: Found
     ) -> None:
         by_name = {claim.name: claim for claim in found.claims}
+        nodes = self.pools.nodes_of(found.claims)
         for name in record.given_up:
+            claim = by_name[name]
             # What stands on a node by the name of its claim tells that it came, whatever we have heard of it.
-            if await self._stays(by_name[name].node or name):
+            names = nodes.get(name) or [claim.node or name]
+            if any([await self._stays(node) for node in names]):
+                continue
+            # One that came, and that nobody tells of any more, must be gone indeed.
+            if (
+                name in record.came
+                and name not in nodes
+                and (not claim.node or await self._claims.is_there(claim.node))
+            ):
                 continue
             await self._claims.drop(by_name[name])
             self._counts["given_up"] += 1
@@ -298,7 +323,8 @@ def _record(
 ) -> PoolCapacity:
     """Return what is to be written down of a look."""
     there = {claim.name for claim in found.claims}
-    given_up = ({*before.given_up, *(claim.name for claim in plan.give_up)} & there) - set(came)
+    bare = {claim.name: claim.bare_since for claim in view.claims if claim.bare_since is not None}
+    given_up = ({*before.given_up, *(claim.name for claim in plan.give_up)} & there) - (set(came) - bare.keys())
     coming = Size()
     for claim in view.claims:
         coming = coming.plus(claim.offer.size)
@@ -306,6 +332,9 @@ def _record(
     for machine in view.machines:
         total, available = total.plus(machine.size), available.plus(machine.free)
     closed = {machine.name for machine in view.machines if machine.leaving} | {one.name for one in plan.close}
+    reopened = {one.name for one in plan.reopen}
+    # One that is opened again is idle from when that is heard of: pods need time to come to it.
+    idle = [machine for machine in view.machines if machine.idle_since is not None and machine.name not in reopened]
     return PoolCapacity(
         pool=before.pool,
         total=total,
@@ -316,8 +345,10 @@ def _record(
         message="; ".join(filter(None, [plan.message, *found.refused]))[:MOST_TEXT],
         claims={claim.name: claim.made_at for claim in sorted(found.claims, key=lambda one: one.name)},
         came=came,
-        closed=tuple(sorted(closed - {one.name for one in plan.reopen})),
+        closed=tuple(sorted(closed - reopened)),
         given_up=tuple(sorted(given_up)),
         failures=plan.failures,
-        idle_since={machine.name: machine.idle_since for machine in view.machines if machine.idle_since is not None},
+        idle_since={machine.name: machine.idle_since for machine in idle if machine.idle_since is not None},
+        bare_since=dict(sorted(bare.items())),
+        ended=view.ended,
     )

@@ -30,6 +30,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
         keep: Whether it must not be disrupted.
         leaving: Whether we have closed it to pods, to give it back.
         ending: Whether its claim is gone or going: it counts for the maximum, and nobody waits for it any more.
+        adopted: Whether no record says that we have closed it: it is closed once more before it is given back.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     keep: bool = False
     leaving: bool = False
     ending: bool = False
+    adopted: bool = False
     offer: Offer | None = None
 
 
@@ -51,7 +53,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         made_at: Since when it has been known.
         node: What it is to be called.
         uid: UID of its object.
-        ending: Whether the claim has been deleted and is not gone yet.
+        ending: Whether the claim has been deleted and is not gone yet, or nobody counts on its node any more.
+        bare_since: Since when its node has been there, or was, without GPUs that we know of; None before it came.
     """
 
     name: str
@@ -60,16 +63,19 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     node: str = ""
     uid: str = ""
     ending: bool = False
+    bare_since: datetime | None = None
 
 
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     """All that a plan depends on.
 
     Attributes:
-        claims: Those whose node is not there yet.
+        claims: Those whose node is not there yet, or has not shown its GPUs.
         numbers: Claims are named by the lowest numbers that are not among these.
         oversold: How far the pool sells more than there is.
         shrinks: How long a node must have been empty before it is given back; None keeps all.
+        ended: Nodes whose claim is gone.
+        refused: What of the pool's size cannot be followed; nothing is ordered or given back before that is mended.
     """
 
     bounds: Bounds
@@ -81,6 +87,8 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     numbers: frozenset[int] = frozenset()
     oversold: Oversubscription = Oversubscription()
     shrinks: timedelta | None = None
+    ended: tuple[str, ...] = ()
+    refused: str = ""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):

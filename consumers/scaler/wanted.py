@@ -1,13 +1,15 @@
 """What pools are to be like, and what of the pods that wait says that they need more nodes. Pure."""
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Final
 
-from consumers.scaler.sizes import Bounds
+from consumers.scaler.sizes import LEAVING_LABEL, Bounds
 from schemas import reasons
 from schemas.capacity import Shape, Size
 from schemas.dialects.text import RequestError, seconds
 from schemas.kube.pools import CapacityConfig, GPUPoolSpec, ResourceUnit
+from schemas.node_rules import Taint, Toleration
 from schemas.pod import GpuRequest
 from schemas.quantity import parse_bytes, parse_milli
 
@@ -67,6 +69,26 @@ def compaction_of(spec: GPUPoolSpec) -> timedelta | None:
     if period > LONGEST_S:
         raise RequestError(field, compaction.period, f"is more than {LONGEST_S // 3600}h", "write one such as 30m")
     return timedelta(seconds=period)
+
+
+def kept_off_by_us(request: GpuRequest, taints: Iterable[Taint]) -> bool:
+    """Return whether nothing but a taint of ours keeps a pod off a node that we have closed."""
+    tolerations = request.nodes.tolerations if request.nodes is not None else ()
+    return all(
+        taint.key == LEAVING_LABEL
+        or taint.effect == "PreferNoSchedule"
+        or any(_tolerates(one, taint) for one in tolerations)
+        for taint in taints
+    )
+
+
+def _tolerates(one: Toleration, taint: Taint) -> bool:
+    """Source: Kubernetes, ``ToleratesTaint``."""
+    return (
+        one.effect in ("", taint.effect)
+        and one.key in ("", taint.key)
+        and (one.operator == "Exists" or one.value == taint.value)
+    )
 
 
 def shape_of(request: GpuRequest) -> Shape:

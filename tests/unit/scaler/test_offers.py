@@ -55,6 +55,8 @@ def test_a_file_of_offers_is_read(tmp_path):
         ("- {instanceType: a, gpuModel: X1, gpus: 0, costPerHour: 1}", "entry 1: Expected `int` >= 1 - at `$.gpus`"),
         ("- {instanceType: a, gpuModel: X1, gpus: 1, price: 1}", "entry 1: Object contains unknown field `price`"),
         ("- {instanceType: a, gpuModel: X1, gpus: 1, tflops: 1, vram: lots, costPerHour: 1}", "vram: 'lots'"),
+        ("- {instanceType: a, gpuModel: A100, gpus: 1, tflops: '0', vram: 1Gi, costPerHour: 1}", "tflops '0' is no GPU's"),
+        ("- {instanceType: a, gpuModel: X1, gpus: 1, tflops: 1, vram: '0', costPerHour: 1}", "vram '0' is no GPU's"),
         ("- {instanceType: a, gpuModel: X1, gpus: 1, tflops: 1, vram: 1Gi, costPerHour: dear}", "costPerHour: 'dear'"),
         (2 * "- {instanceType: a, gpuModel: X1, gpus: 1, tflops: 1, vram: 1Gi, costPerHour: 1}\n", "entry 2: a///OnDemand is"),
     ],

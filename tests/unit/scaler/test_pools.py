@@ -11,16 +11,16 @@ from bus.follower import Record
 from consumers.scaler.capacity import CLAIM_WITHIN, plan_capacity
 from consumers.scaler.claims import Found
 from consumers.scaler.pools import CLAIM_LABEL, MOST_PODS, Pools
+from consumers.scaler.sizer import _record
 from consumers.scaler.sizes import LEAVING_LABEL, Claim
 from schemas.capacity import Offer, PoolCapacity
 from schemas.cluster import GpuDevice, GpuInventory, Node
-from schemas.dialects.text import RequestError
 from schemas.event import Event
 from schemas.inspection import Emptiable
 from schemas.kube.resources import CustomResource
 from schemas.ledger import Allocation, NodeRecord
 from schemas.node_rules import Taint
-from schemas.pod import GpuRequest
+from schemas.pod import GpuRequest, Waiting
 from schemas.registry import TYPE_NAMES
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
@@ -137,8 +137,9 @@ def test_names_that_are_taken_are_not_given_again():
 
 
 def test_a_period_that_cannot_be_followed_is_refused_by_name():
-    with pytest.raises(RequestError, match=r"nodeCompaction\.period"):
-        plan(Told(period="99999999h"))
+    left = plan(Told(period="99999999h"))
+    assert "nodeCompaction.period" in left.message
+    assert (left.orders, left.close, left.remove) == ((), (), ())
 
 
 def test_what_an_operator_cordons_while_we_have_it_closed_is_not_given_back_and_our_taint_is_taken_off():
@@ -161,3 +162,89 @@ def test_no_more_pods_are_asked_about_at_once_than_a_message_holds_and_nodes_wit
     request = GpuRequest(pool="p", count=8, tflops_milli=10**6, vram_bytes=10**12, models=("A100-SXM4-80GB",) * 3)
     query = Emptiable(pool="p", threshold=40, requests={f"{n:036}": request for n in range(MOST_PODS)})
     assert len(msgspec.json.encode(query)) < 2**20
+
+
+# --- claims whose node shows no GPUs ---
+
+
+def waits(told: Told, reason: str = "PoolEmpty", name: str = "a", **more) -> None:
+    request = GpuRequest(pool="p", tflops_milli=65_000, vram_bytes=16 * GIB, **more)
+    one = Waiting(
+        state_seq=1, ledger_seq=1, namespace="ns", name=name, uid=name, request=request, reason=reason,
+        since=NOW - timedelta(minutes=2),
+    )  # fmt: skip
+    told.state(("waiting", "ns", name), one)
+
+
+def look(told: Told, before: PoolCapacity, claims: Found, now: datetime = NOW):
+    view = told.pools.view("p", before, claims, (OFFER,), now)
+    made = plan_capacity(view, now)
+    return made, _record(view, made, before, claims, told.pools.came(before, claims))
+
+
+def test_a_node_that_has_come_counts_as_coming_until_its_gpus_are_known_and_is_given_back_when_they_never_are():
+    told, claims = Told(), found(msgspec.structs.replace(CLAIM, made_at=NOW))
+    waits(told)
+    told.state(("node", "p-0"), Node(name="p-0", pool="p", ready=True))
+    before, now = PoolCapacity(pool="p", claims={"p-0": NOW}), NOW
+    while now - NOW < CLAIM_WITHIN:
+        made, before = look(told, before, claims, now)
+        assert (made.orders, made.give_up, before.coming.gpus) == ((), (), 2)
+        now += timedelta(minutes=1)
+    made, late = look(told, before, claims, now)
+    assert [one.name for one in made.give_up] == ["p-0"] == list(late.given_up)
+    assert [(one.offer, one.times) for one in late.failures] == [(OFFER.key, 1)]
+    told.node("p-0")  # its agent speaks at last
+    _, shown = look(told, late, claims, now)
+    assert (shown.given_up, shown.bare_since, shown.total.gpus) == ((), {}, 2)
+
+
+def test_a_claim_whose_node_came_and_vanished_is_given_up_in_the_end():
+    told, claims = Told(), found(CLAIM)
+    came = msgspec.structs.replace(BEFORE, came=("p-0",))
+    made, before = look(told, came, claims)
+    assert (made.give_up, before.bare_since) == ((), {"p-0": NOW})
+    made, _ = look(told, before, claims, NOW + CLAIM_WITHIN)
+    assert [one.name for one in made.give_up] == ["p-0"]
+
+
+def test_an_operators_node_counts_whatever_it_is_called_and_one_whose_claim_is_gone_does_not():
+    told = Told()
+    told.node("p-0")
+    (own,) = told.pools.view("p", PoolCapacity(pool="p"), found(), (OFFER,), NOW).machines
+    assert not own.ending
+    _, before = look(told, BEFORE, found())  # its claim was there at the last look
+    assert before.ended == ("p-0",)
+    (left,) = told.pools.view("p", before, found(), (OFFER,), NOW).machines
+    assert left.ending
+
+
+# --- nodes that we have closed ---
+
+CLOSED = msgspec.structs.replace(BEFORE, closed=("p-0",))
+
+
+def test_a_closed_node_is_opened_to_pods_that_only_our_taint_keeps_off_it():
+    other = (Taint(key="theirs", effect="NoSchedule"),)
+    for taints, opened in ((LEAVING, ["p-0"]), (LEAVING + other, [])):
+        told = Told()
+        waits(told, "TaintNotTolerated")
+        told.node("p-0", taints=taints)
+        made, after = look(told, CLOSED, found(CLAIM))
+        assert ([one.name for one in made.reopen], made.orders) == (opened, ())
+        assert ("p-0" in after.idle_since) != bool(opened)
+    told = Told()
+    waits(told)
+    told.node("p-0", taints=LEAVING)
+    view = told.pools.view("p", CLOSED, found(CLAIM), (), NOW)  # no offer, so nothing can be ordered
+    assert [one.name for one in plan_capacity(view, NOW).reopen] == ["p-0"]
+
+
+def test_a_taint_of_ours_that_no_record_tells_of_is_taken_over_and_the_node_closed_once_more_before_it_goes():
+    told = Told()
+    told.node("p-0", taints=LEAVING)
+    made, after = look(told, BEFORE, found(CLAIM))
+    assert ([one.name for one in made.close], made.remove, after.closed) == (["p-0"], (), ("p-0",))
+    waits(told)
+    made, after = look(told, BEFORE, found(CLAIM))
+    assert ([one.name for one in made.reopen], made.close, after.closed) == (["p-0"], (), ())
