@@ -284,7 +284,9 @@ async def test_a_claim_that_somebody_else_has_made_is_adopted_with_its_node_and_
     await cluster.create({**claim, "spec": spec})
     async with await Client.connect(str(await kubeconfig_of("scaler"))) as client:
         keeper = Keeper(bus, client, Steady(), deadly=False)
-        record = await keeper.look(10)
+        async with asyncio.timeout(30):  # until the watcher has told of both
+            while not (record := await keeper.look(10)).claims:
+                await asyncio.sleep(0.1)
         assert (list(record.claims), record.coming.gpus) == (["by-hand"], 1)
         # Its node is called otherwise and says whose it is.
         there = node("machine-7", POOL)
