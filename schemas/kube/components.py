@@ -2,16 +2,19 @@
 
 import copy
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from schemas.dialects.text import RequestError
 from schemas.kube.pools import Client, ComponentConfig, GPUPoolSpec, Hypervisor, Worker
+from schemas.kube.shape import check_template
 from schemas.kube.workloads import WorkloadProfileSpec
 from schemas.rollout import Component, ComponentSpec, UpdatePolicy
 from schemas.rollout_template import make_template
 from schemas.update_policy import parse_policy
+
+Configured = TypeVar("Configured", Hypervisor, Worker)
 
 DOMAIN: Final = "tensor-fusion.ai"
 COMPONENT: Final = f"{DOMAIN}/component"
@@ -53,16 +56,19 @@ def component_specs(
         images: Images that the providers name, by vendor and use, such as ``NVIDIA/remoteWorker``. They take precedence over
             the pool's.
 
-    A policy that cannot be followed says so in what it becomes, and updates nothing.
+    A policy or a ``podTemplate`` that cannot be followed says so in what the policy becomes, and updates nothing.
     """
     config, images = spec.component_config or ComponentConfig(), images or {}
     used: dict[Component, dict[str, str]] = {"client": dict(images)}
     used["worker"] = {key: image for key, image in images.items() if key.endswith(f"/{WORKER_IMAGE}")}
     rendered: dict[Component, dict[str, Any]] = {}
+    refused: dict[Component, str] = {}
     if config.hypervisor is not None:
-        rendered["hypervisor"] = render_hypervisor(config.hypervisor)
+        hypervisor, refused["hypervisor"] = _sound("hypervisor", config.hypervisor)
+        rendered["hypervisor"] = render_hypervisor(hypervisor)
     if config.worker is not None or used["worker"]:
-        rendered["worker"] = _worker(config.worker or Worker(), config.hypervisor)
+        worker, refused["worker"] = _sound("worker", config.worker or Worker())
+        rendered["worker"] = _worker(worker, config.hypervisor)
     if config.client is not None or revisions:
         rendered["client"] = _client(config.client or Client())
     policy = spec.node_manager_config.node_pool_rolling_update_policy
@@ -72,10 +78,19 @@ def component_specs(
             pool=name,
             component=component,
             template=make_template(template, revisions, used.get(component)),
-            policy=_policy(stated, component),
+            policy=UpdatePolicy(refused=refused[component]) if refused.get(component) else _policy(stated, component),
         )
         for component, template in rendered.items()
     }
+
+
+def _sound(component: Component, config: Configured) -> tuple[Configured, str]:
+    """Return what a component is rendered from, without a template that is none, and what is wrong with that."""
+    try:
+        check_template(config.pod_template or {}, f"componentConfig.{component}.podTemplate")
+    except RequestError as error:
+        return msgspec.structs.replace(config, pod_template=None), str(error)
+    return config, ""
 
 
 def _policy(stated: Mapping[str, Any] | None, component: Component) -> UpdatePolicy:

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import msgspec
+import pytest
 
 from consumers.updater.agents import agent_name, agent_pod
 from consumers.updater.status import pool_status
@@ -265,3 +266,28 @@ def test_the_pool_s_status_shows_progress_and_why_it_stopped() -> None:
         "HypervisorsUpdated", "False", "CrashLooping",
     )  # fmt: skip
     assert condition["message"] == world.record.message
+
+
+@pytest.mark.parametrize("component", ["hypervisor", "worker"])
+@pytest.mark.parametrize(
+    "template",
+    [
+        {"template": "x"},
+        {"spec": {"containers": [None]}},
+        {"spec": {"containers": "x"}},
+        {"metadata": "x"},
+        {"spec": {"containers": [{"env": [None]}]}},
+    ],
+)
+def test_a_pod_template_that_is_none_updates_nothing_and_says_where(component, template) -> None:
+    stated = {"nodeManagerConfig": {}, "componentConfig": {component: {"image": "a:1", "podTemplate": template}}}
+    found = component_specs("p", msgspec.convert(stated, GPUPoolSpec), {})[component]
+    assert f"componentConfig.{component}.podTemplate" in found.policy.refused
+    assert (
+        found.template
+        == component_specs("p", msgspec.convert(sound(stated, component), GPUPoolSpec), {})[component].template
+    )
+
+
+def sound(stated: dict, component: str) -> dict:
+    return {**stated, "componentConfig": {component: {"image": stated["componentConfig"][component]["image"]}}}
