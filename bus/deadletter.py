@@ -7,13 +7,11 @@ letter. ``retry`` publishes the original where it was and drops the letter.
 import logging
 import time
 from collections.abc import AsyncIterator
-from typing import Any
-
-import msgspec
 
 from bus.codec import decode_as, encode
 from bus.connection import Bus
-from bus.errors import NO_MESSAGE, ApiError, BusError, UndecodableError
+from bus.errors import BusError, UndecodableError
+from bus.stored import find
 from bus.streams import DEAD, LEDGER, STATE
 from bus.subjects import subject, token
 from schemas.deadletter import DeadLetter
@@ -28,19 +26,6 @@ class NoSuchLetterError(BusError):
 
 class NotRetryableError(BusError):
     """The message is no command: on its stream the newest message counts, and a retry would replace it by an old one."""
-
-
-class _StoredMessage(msgspec.Struct):
-    subject: str
-    seq: int
-    data: bytes = b""
-
-
-class _Got(msgspec.Struct):
-    message: _StoredMessage
-
-
-_got = msgspec.json.Decoder(_Got)
 
 
 async def bury(bus: Bus, letter: DeadLetter) -> None:
@@ -64,7 +49,7 @@ async def list_letters(bus: Bus) -> AsyncIterator[Event[DeadLetter]]:
     """
     seq = 0
     while True:
-        message = await _get(bus, {"seq": seq + 1, "next_by_subj": subject("dead") + ".>"})
+        message = await find(bus, DEAD, seq=seq + 1, next_by_subj=subject("dead") + ".>")
         if message is None:
             return
         seq = message.seq
@@ -80,7 +65,7 @@ async def get_event(bus: Bus, stream: str, sequence: int) -> Event[DeadLetter]:
     Raises:
         NoSuchLetterError: There is none for that message.
     """
-    message = await _get(bus, {"last_by_subj": subject("dead", stream, str(sequence))})
+    message = await find(bus, DEAD, last_by_subj=subject("dead", stream, str(sequence)))
     if message is None:
         raise NoSuchLetterError(f"no dead letter {token(stream)}/{sequence}: `gpubus dead list` shows those there are")
     return decode_as(DeadLetter, message.data)
@@ -126,12 +111,3 @@ async def drop_letter(bus: Bus, stream: str, sequence: int) -> DeadLetter:
 
 async def _purge(bus: Bus, stream: str, sequence: int) -> None:
     await bus.api(f"STREAM.PURGE.{DEAD}", {"filter": subject("dead", stream, str(sequence))})
-
-
-async def _get(bus: Bus, request: dict[str, Any]) -> _StoredMessage | None:
-    try:
-        return _got.decode(await bus.api(f"STREAM.MSG.GET.{DEAD}", request)).message
-    except ApiError as error:
-        if error.err_code == NO_MESSAGE:
-            return None
-        raise

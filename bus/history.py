@@ -8,27 +8,16 @@ import msgspec
 import nats.errors
 
 from bus.connection import Bus
-from bus.errors import NO_MESSAGE, ApiError, BusError
+from bus.errors import ApiError, BusError
 from bus.follower import Follower, Record
 from bus.moment import newest_before
-from bus.origin import nanoseconds
+from bus.stored import find
 from bus.streams import HISTORY, LEDGER, STATE, stream_info
 from bus.tasks import breathe, end
 
-_NOT_FOUND: Final = 404
 _UNAVAILABLE: Final = 503
 """The cluster has no leader just now."""
 
-
-class _Message(msgspec.Struct):
-    time: str
-
-
-class _Stored(msgspec.Struct):
-    message: _Message
-
-
-_stored = msgspec.json.Decoder(_Stored)
 
 AT_ONCE: Final = 4096
 """Records held for a reader before the server is asked to wait."""
@@ -161,13 +150,8 @@ def _end(records: list[Record]) -> int:
 
 async def time_of(bus: Bus, stream: str, seq: int) -> int | None:
     """Return when a message was stored, in nanoseconds since the epoch; None when the stream does not hold it."""
-    try:
-        message = _stored.decode(await bus.api(f"STREAM.MSG.GET.{stream}", {"seq": seq})).message
-    except ApiError as error:
-        if error.err_code == NO_MESSAGE or error.code == _NOT_FOUND:
-            return None
-        raise
-    return nanoseconds(message.time)
+    message = await find(bus, stream, seq=seq)
+    return message.time_ns if message is not None else None
 
 
 async def past_state(bus: Bus, kinds: Sequence[str]) -> list[Record]:

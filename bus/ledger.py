@@ -18,8 +18,9 @@ import nats.errors
 
 from bus.codec import decode_as
 from bus.connection import Bus
-from bus.errors import NO_MESSAGE, ApiError, ConflictError, PublishUnconfirmedError, UndecodableError
+from bus.errors import ApiError, ConflictError, PublishUnconfirmedError, UndecodableError
 from bus.publisher import WRONG_LAST_SEQUENCE
+from bus.stored import find
 from bus.streams import LEDGER
 
 MOST_WRITES: Final = 1000
@@ -43,15 +44,6 @@ class _Signed(msgspec.Struct):
     txn: str
 
 
-class _StoredMessage(msgspec.Struct):
-    seq: int
-    data: bytes = b""
-
-
-class _Got(msgspec.Struct):
-    message: _StoredMessage
-
-
 class _BatchError(msgspec.Struct):
     code: int = 0
     err_code: int = 0
@@ -63,7 +55,6 @@ class _BatchAck(msgspec.Struct):
     error: _BatchError | None = None
 
 
-_got = msgspec.json.Decoder(_Got)
 _batch_ack = msgspec.json.Decoder(_BatchAck)
 
 
@@ -101,15 +92,12 @@ async def _landed(bus: Bus, subject: str, txn: str, expected: int) -> int:
     Raises:
         PublishUnconfirmedError: The server cannot say just now.
     """
-    request = {"seq": expected + 1, "next_by_subj": subject}
     try:
-        message = _got.decode(await bus.api(f"STREAM.MSG.GET.{LEDGER}", request)).message
-        return message.seq if decode_as(_Signed, message.data).data.txn == txn else 0
+        message = await find(bus, LEDGER, seq=expected + 1, next_by_subj=subject)
+        return message.seq if message is not None and decode_as(_Signed, message.data).data.txn == txn else 0
     except UndecodableError:
         return 0
     except (ApiError, nats.errors.Error, OSError, TimeoutError) as error:
-        if isinstance(error, ApiError) and error.err_code == NO_MESSAGE:
-            return 0
         raise PublishUnconfirmedError(subject, str(error) or type(error).__name__) from None
 
 

@@ -14,9 +14,10 @@ import nats.errors
 from nats.aio.msg import Msg
 
 from bus.connection import API_TIMEOUT_S, Bus
-from bus.errors import NO_MESSAGE, ApiError, BusError
+from bus.errors import ApiError, BusError
 from bus.follower import Record
 from bus.origin import nanoseconds, origin
+from bus.stored import find
 from bus.streams import stream_info
 from bus.tasks import within
 
@@ -29,22 +30,9 @@ PROBES: Final = 12
 ATTEMPTS: Final = 50
 PAUSE_S: Final = 0.1
 
-_NOT_FOUND: Final = 404
 _END: Final = "204"
 _NONE: Final = "404"
 _STATUS: Final = b"NATS/1.0 "
-
-
-class _Stored(msgspec.Struct):
-    subject: str
-    seq: int
-    time: str
-    data: bytes = b""
-    hdrs: bytes = b""
-
-
-class _Got(msgspec.Struct):
-    message: _Stored
 
 
 class _Subjects(msgspec.Struct):
@@ -56,7 +44,6 @@ class _Listed(msgspec.Struct):
     total: int = 0
 
 
-_got = msgspec.json.Decoder(_Got)
 _listed = msgspec.json.Decoder(_Listed)
 
 
@@ -131,13 +118,9 @@ class _Reading:
 
     async def _next(self, seq: int) -> _Copy | None:
         """Return the first record at a sequence or behind it."""
-        try:
-            reply = await self._bus.api(f"STREAM.MSG.GET.{self._stream}", {"seq": seq, "next_by_subj": ">"})
-        except ApiError as error:
-            if error.err_code == NO_MESSAGE or error.code == _NOT_FOUND:
-                return None
-            raise
-        stored = _got.decode(reply).message
+        stored = await find(self._bus, self._stream, seq=seq, next_by_subj=">")
+        if stored is None:
+            return None
         return self._copy(stored.subject, stored.seq, stored.time, stored.hdrs, stored.data)
 
     def _copy(self, subject: str, seq: int, time: str, headers: bytes, payload: bytes) -> _Copy:

@@ -10,7 +10,8 @@ import nats.errors
 
 from bus.codec import decode_as, encode
 from bus.connection import API_TIMEOUT_S, Bus
-from bus.errors import NO_MESSAGE, ApiError, BusError
+from bus.errors import BusError
+from bus.stored import find
 from bus.streams import TOMBSTONE_TTL_S
 from schemas.event import Event
 
@@ -24,18 +25,7 @@ class Stored(NamedTuple):
     payload: bytes
 
 
-class _StoredMessage(msgspec.Struct):
-    seq: int
-    data: bytes = b""
-
-
-class _Got(msgspec.Struct):
-    message: _StoredMessage
-
-
 _NOTHING_THERE: Final = "404"
-
-_got = msgspec.json.Decoder(_Got)
 
 
 async def latest(bus: Bus, stream: str, subject: str) -> Stored:
@@ -45,14 +35,10 @@ async def latest(bus: Bus, stream: str, subject: str) -> Stored:
         BusError: The leader did not answer.
     """
     try:
-        message = _got.decode(await bus.api(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})).message
-    except ApiError as error:
-        if error.err_code == NO_MESSAGE:
-            return Stored(0, b"")
-        raise
+        message = await find(bus, stream, last_by_subj=subject)
     except (nats.errors.Error, TimeoutError, OSError) as error:
         raise BusError(f"{subject} could not be read: {str(error) or type(error).__name__}") from None
-    return Stored(message.seq, message.data)
+    return Stored(message.seq, message.data) if message is not None else Stored(0, b"")
 
 
 async def nearest(bus: Bus, stream: str, subject: str) -> Stored:

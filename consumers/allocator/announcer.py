@@ -17,6 +17,7 @@ from bus.chain import link
 from bus.connection import Bus
 from bus.delivery import Delivery
 from bus.errors import NO_MESSAGE, ApiError, ConflictError, PublishUnconfirmedError, UndecodableError
+from bus.stored import get
 from bus.streams import LEDGER, TOMBSTONE_TTL_S
 from bus.tasks import end
 from consumers.allocator.caller import Caller
@@ -41,15 +42,6 @@ PRESENCE_TTL_S: Final = 10
 Outgoing = tuple[str, bytes, str]
 
 
-class _Stored(msgspec.Struct):
-    data: bytes = b""
-
-
-class _Got(msgspec.Struct):
-    message: _Stored
-
-
-_got = msgspec.json.Decoder(_Got)
 _decision = msgspec.json.Decoder(Decision)
 
 
@@ -302,8 +294,8 @@ class Announcer:
         """The decision is kept in the ledger record that carried it out: announce exactly that one."""
         command, seq = recovery.command, recovery.seq
         try:
-            found = _got.decode(await self._bus.api(f"STREAM.MSG.GET.{LEDGER}", {"seq": seq}))
-            record = codec.decode_as(NodeRecord, found.message.data).data
+            found = await get(self._bus, LEDGER, seq=seq)
+            record = codec.decode_as(NodeRecord, found.data).data
         except (ApiError, UndecodableError) as error:
             if isinstance(error, ApiError) and error.err_code != NO_MESSAGE:
                 raise  # the server cannot say just now: the command is redelivered

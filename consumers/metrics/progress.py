@@ -13,9 +13,10 @@ import nats.errors
 from bus import subjects
 from bus.codec import decode_as
 from bus.connection import Bus
-from bus.errors import NO_MESSAGE, ApiError, BusError, UndecodableError
+from bus.errors import ApiError, BusError, UndecodableError
 from bus.origin import nanoseconds
 from bus.records import latest
+from bus.stored import find
 from bus.streams import STATE, USAGE
 from schemas.record import RecorderCounters
 
@@ -56,16 +57,7 @@ class _Consumer(msgspec.Struct):
     num_ack_pending: int = 0
 
 
-class _Message(msgspec.Struct):
-    time: str
-
-
-class _Got(msgspec.Struct):
-    message: _Message
-
-
 _consumer = msgspec.json.Decoder(_Consumer)
-_got = msgspec.json.Decoder(_Got)
 
 
 async def progress(bus: Bus) -> Progress:
@@ -115,10 +107,5 @@ async def said(bus: Bus, begin: int, end: int, *, node: str = "") -> bool:
 
 async def _first(bus: Bus, where: dict[str, object], subject: str = USAGE_SUBJECTS) -> int | None:
     """Return when the first usage message from a sequence or an instant on was stored; None when there is none."""
-    try:
-        answer = await bus.api(f"STREAM.MSG.GET.{USAGE}", {**where, "next_by_subj": subject})
-    except ApiError as error:
-        if error.err_code == NO_MESSAGE:
-            return None
-        raise
-    return nanoseconds(_got.decode(answer).message.time)
+    message = await find(bus, USAGE, **where, next_by_subj=subject)
+    return message.time_ns if message is not None else None

@@ -12,6 +12,7 @@ from bus.connection import Bus
 from bus.errors import UndecodableError
 from bus.follower import Record
 from bus.history import batches
+from bus.stored import get
 from bus.streams import LEDGER
 from schemas.ledger import Allocation, Change, NodeRecord
 
@@ -25,14 +26,6 @@ AT_ONCE: Final = 64
 """Records fetched again at the same time."""
 
 
-class _Stored(msgspec.Struct):
-    data: bytes = b""
-
-
-class _Got(msgspec.Struct):
-    message: _Stored
-
-
 class _Changes(msgspec.Struct):
     changes: tuple[Change, ...]
 
@@ -41,7 +34,6 @@ class _Changed(msgspec.Struct):
     data: _Changes
 
 
-_got = msgspec.json.Decoder(_Got)
 _changed = msgspec.json.Decoder(_Changed)
 
 Seen = Callable[[Record, str, NodeRecord | None, str], None]
@@ -110,8 +102,7 @@ class LedgerReader:
             await asyncio.gather(*map(self._fetch, missing[first : first + AT_ONCE]))
 
     async def _fetch(self, seq: int) -> None:
-        found = _got.decode(await self._bus.api(f"STREAM.MSG.GET.{LEDGER}", {"seq": seq})).message.data
-        self._held[seq] = _charges(found)
+        self._held[seq] = _charges((await get(self._bus, LEDGER, seq=seq)).data)
 
     def forget(self, before: int) -> None:
         """Nobody is likely to ask for a record below ``before`` that is not its node's newest."""
