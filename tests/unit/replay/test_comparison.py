@@ -71,6 +71,19 @@ def test_an_overtaken_attempt_is_looked_at() -> None:
         assert (found.attempts, found.reproduced, found.wrong) == (1, int(holds), int(not holds))
 
 
+def test_an_overtaken_attempt_is_found_whichever_record_comes_first_and_is_wrong() -> None:
+    attempt = Attempt(node="n", gpus=(), decided=1, dropped=2)
+    good = on_record(decision(2), attempts=(attempt,))
+    bad = good.replace(b'"name":"p"', b'"name":"q"', 1)
+    for first, second in ((good, bad), (bad, good)):
+        found = Comparison({"a"})
+        found.computed(decision(1))
+        found.computed(decision(2))
+        found.recorded("LEDGER", 1, first, 10)
+        found.recorded("DECISION", 1, second, 20)
+        assert (found.attempts, found.unheard, found.reproduced, found.wrong, found.different) == (1, 0, 0, 1, 1)
+
+
 def test_decisions_without_a_journal_are_counted_once_and_not_kept() -> None:
     found = Comparison({"a", "b"})
     for allocator in ("stranger", "b"):
