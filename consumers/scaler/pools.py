@@ -13,10 +13,11 @@ from consumers.scaler.claims import Found
 from consumers.scaler.closing import is_closed
 from consumers.scaler.packing import suits
 from consumers.scaler.placeholders import by_placeholders, is_placeholder
+from consumers.scaler.room import room_on
 from consumers.scaler.sizes import LEAVING_LABEL, Bounds, Claim, Machine, PoolView, claim_number
 from consumers.scaler.wanted import CURABLE, PATIENCE, bounds_of, compaction_of, kept_off_by_us, shape_of
 from schemas import reasons
-from schemas.capacity import Offer, PoolCapacity, Shape, Shortage, Size
+from schemas.capacity import Offer, PoolCapacity, Shape, Shortage
 from schemas.cluster import KEEP_WORDS, GpuInventory, Node, Oversubscription, Pool
 from schemas.dialects.tensorfusion import PLACEHOLDER_PRIORITY
 from schemas.dialects.text import RequestError
@@ -184,7 +185,7 @@ class Pools:
             # A taint of ours that no record tells of is ours to take off, or to go on from.
             adopted = not known and claim is not None and not self._closed_by_others(pool, name)
             leaving = (known or adopted) and is_closed(node, LEAVING_LABEL)
-            size, free, empty = self._size(node, inventory, oversold)
+            size, free, empty = room_on(node, inventory, self._on(name), oversold)
             ours = CLAIM_LABEL in node.labels or name in ended
             found.append(
                 Machine(
@@ -207,38 +208,12 @@ class Pools:
     def _closed_by_others(self, pool: str, node: str) -> bool:
         return any(node in record.closed for name, record in self.recorded.items() if name != pool)
 
-    def _size(self, node: Node, inventory: GpuInventory, oversold: Oversubscription) -> tuple[Size, Size, bool]:
-        """Return the node's GPUs, what is free of them, and whether nobody is known to be on it.
-
-        Free is what may still be asked for, but no more than there is; what we have closed can be opened again.
-        """
-        held = self._held.get(node.name, ())
-        if held is not None and self._namespace:  # what is only kept for others is free
-            held = tuple(one for one in held if not is_placeholder(one, self._namespace))
-        taken: dict[str, tuple[int, int]] = {}
-        for allocation in held or ():
-            for grant in allocation.gpus:
-                tflops, vram = taken.get(grant.uuid, (0, 0))
-                taken[grant.uuid] = (tflops + grant.tflops_milli, vram + grant.vram_bytes)
-        size = free = Size()
-        open_to_pods = held is not None and node.ready and not node.unschedulable
-        host = (node.memory_bytes * oversold.host_memory + node.disk_bytes * oversold.host_disk) // 100
-        for gpu in inventory.gpus:
-            size = size.plus(Size(gpus=1, tflops_milli=gpu.tflops_milli, vram_bytes=gpu.vram_bytes))
-            usable = gpu.healthy and not gpu.used_by and gpu.uuid not in (*node.cordoned_gpus, *node.claimed_gpus)
-            if open_to_pods and usable:
-                tflops, vram = taken.get(gpu.uuid, (0, 0))
-                left = gpu.tflops_milli * oversold.tflops_ratio // 100 - tflops
-                room = gpu.vram_bytes + host // len(inventory.gpus) - vram
-                free = free.plus(
-                    Size(
-                        gpus=int(gpu.uuid not in taken),
-                        tflops_milli=max(min(left, gpu.tflops_milli), 0),
-                        vram_bytes=max(min(room, gpu.vram_bytes), 0),
-                    )
-                )
-        foreign = any(gpu.used_by for gpu in inventory.gpus) or bool(node.claimed_gpus)
-        return size, free, held is not None and not held and not foreign
+    def _on(self, node: str) -> tuple[Allocation, ...] | None:
+        """Return what pods hold on a node, placeholders aside, as what is only kept for others is free; None if unreadable."""
+        held = self._held.get(node, ())
+        if held is None or not self._namespace:
+            return held
+        return tuple(one for one in held if not is_placeholder(one, self._namespace))
 
     def _missing(
         self, pool: str, machines: Iterable[Machine], oversold: Oversubscription, now: datetime

@@ -30,13 +30,14 @@ from consumers.scaler.capacity import plan_capacity
 from consumers.scaler.claims import Claims, Found
 from consumers.scaler.closing import close_node
 from consumers.scaler.defragmenter import Defragmenter
+from consumers.scaler.noted import noted, with_reserve
 from consumers.scaler.offers import satisfies
 from consumers.scaler.placeholders import Present, Wanted, wanted
 from consumers.scaler.pools import LEDGER_FILTERS, STATE_FILTERS, Pools
 from consumers.scaler.records import KIND, PoolRecords
 from consumers.scaler.reserve import NAMESPACE, Reserve
 from consumers.scaler.sizes import LEAVING_LABEL, CapacityPlan, PoolView
-from schemas.capacity import Offer, PoolCapacity, Size
+from schemas.capacity import Offer, PoolCapacity
 from schemas.dialects.text import RequestError
 from schemas.kube.pools import GPUPoolSpec
 from schemas.ledger import NodeRecord
@@ -50,7 +51,6 @@ TICKS: Final = ConsumerSpec(
 )
 CONCURRENCY: Final = 4
 SYNC_S: Final = 5.0
-MOST_TEXT: Final = 2000
 ORDERING: Final = "Provisioned"
 """The mode of pools whose nodes are ordered by claims; others' nodes come and go without us."""
 
@@ -200,8 +200,8 @@ class Sizer:
             if spec.node_manager_config.provisioning_mode != ORDERING:
                 # Its nodes come and go without us; what we closed while they did not is opened again.
                 plan = CapacityPlan(reopen=tuple(one for one in view.machines if one.leaving and not one.ending))
-            after = _record(view, plan, before, found, self.pools.came(before, found))
-            after = _with_reserve(after, kept, present)
+            after = noted(view, plan, before, found, self.pools.came(before, found))
+            after = with_reserve(after, kept, present)
             self._step("planned")
             if after != before:
                 try:
@@ -310,45 +310,3 @@ class Sizer:
     def statistics(self) -> SizerStatistics:
         """Return the counters of this process."""
         return SizerStatistics(**self._counts)
-
-
-def _with_reserve(record: PoolCapacity, kept: Wanted, present: tuple[Present, ...]) -> PoolCapacity:
-    """Return a record that also tells of placeholders: as long as any are there, they are looked for."""
-    message = "; ".join(filter(None, [record.message, kept.refusal]))[:MOST_TEXT]
-    return msgspec.structs.replace(record, message=message, placeholders=max(kept.number, len(present)))
-
-
-def _record(
-    view: PoolView, plan: CapacityPlan, before: PoolCapacity, found: Found, came: tuple[str, ...]
-) -> PoolCapacity:
-    """Return what is to be written down of a look."""
-    there = {claim.name for claim in found.claims}
-    bare = {claim.name: claim.bare_since for claim in view.claims if claim.bare_since is not None}
-    given_up = ({*before.given_up, *(claim.name for claim in plan.give_up)} & there) - (set(came) - bare.keys())
-    coming = Size()
-    for claim in view.claims:
-        coming = coming.plus(claim.offer.size)
-    total = available = Size()
-    for machine in view.machines:
-        total, available = total.plus(machine.size), available.plus(machine.free)
-    closed = {machine.name for machine in view.machines if machine.leaving} | {one.name for one in plan.close}
-    reopened = {one.name for one in plan.reopen}
-    # One that is opened again is idle from when that is heard of: pods need time to come to it.
-    idle = [machine for machine in view.machines if machine.idle_since is not None and machine.name not in reopened]
-    return PoolCapacity(
-        pool=before.pool,
-        total=total,
-        available=available,
-        coming=coming,
-        missing=view.missing,
-        held=plan.held,
-        message="; ".join(filter(None, [plan.message, *found.refused]))[:MOST_TEXT],
-        claims={claim.name: claim.made_at for claim in sorted(found.claims, key=lambda one: one.name)},
-        came=came,
-        closed=tuple(sorted(closed - reopened)),
-        given_up=tuple(sorted(given_up)),
-        failures=plan.failures,
-        idle_since={machine.name: machine.idle_since for machine in idle if machine.idle_since is not None},
-        bare_since=dict(sorted(bare.items())),
-        ended=view.ended,
-    )

@@ -22,8 +22,8 @@ from consumers.allocator.engine import Policy, Snapshot, decide
 from consumers.allocator.grants import allocation
 from consumers.scaler.capacity import CLAIM_WITHIN, plan_capacity
 from consumers.scaler.claims import Found
+from consumers.scaler.noted import noted
 from consumers.scaler.pools import Pools
-from consumers.scaler.sizer import _record
 from consumers.scaler.sizes import LEAVING_LABEL, Claim, claim_name
 from producers.simulator.build import build_pod
 from producers.simulator.generator import generate
@@ -185,7 +185,7 @@ class World:
         )
         view = self.pools.view("p", self.record, found, OFFERS, self.now)
         plan = plan_capacity(view, self.now)
-        after = _record(view, plan, self.record, found, self.pools.came(self.record, found))
+        after = noted(view, plan, self.record, found, self.pools.came(self.record, found))
         steps = [
             *(("drop", name) for name in after.given_up), *(("open", one.name) for one in plan.reopen),
             *(("close", one.name) for one in plan.close), *(("drop", one.claim) for one in plan.remove),

@@ -10,8 +10,8 @@ from bus.codec import encode
 from bus.follower import Record
 from consumers.scaler.capacity import CLAIM_WITHIN, plan_capacity
 from consumers.scaler.claims import Found
+from consumers.scaler.noted import noted
 from consumers.scaler.pools import CLAIM_LABEL, MOST_PODS, Pools
-from consumers.scaler.sizer import _record
 from consumers.scaler.sizes import LEAVING_LABEL, Claim
 from schemas.capacity import Offer, PoolCapacity
 from schemas.cluster import GpuDevice, GpuInventory, Node
@@ -179,7 +179,7 @@ def waits(told: Told, reason: str = "PoolEmpty", name: str = "a", **more) -> Non
 def look(told: Told, before: PoolCapacity, claims: Found, now: datetime = NOW):
     view = told.pools.view("p", before, claims, (OFFER,), now)
     made = plan_capacity(view, now)
-    return made, _record(view, made, before, claims, told.pools.came(before, claims))
+    return made, noted(view, made, before, claims, told.pools.came(before, claims))
 
 
 def test_a_node_that_has_come_counts_as_coming_until_its_gpus_are_known_and_is_given_back_when_they_never_are():
