@@ -17,22 +17,19 @@ from schemas.remote import WORKLOAD_MAKER, WORKLOAD_MODE, Owner, RemoteClient, c
 CONNECTION_KIND = "TensorFusionConnection"
 
 
-def workload_document(clients: Collection[RemoteClient], *, adopt: bool) -> dict[str, Any]:
-    """Return what a workload is to be, for server-side apply.
-
-    Args:
-        clients: All of its clients, one at least.
-        adopt: Whether it is theirs: one that somebody else has created stays when they go.
-    """
+def workload_document(clients: Collection[RemoteClient]) -> dict[str, Any]:
+    """Return what a workload is to be, for server-side apply, by all of its clients, one at least."""
     newest = max(clients, key=lambda one: (one.created_at, one.name))
     mode = "fixed" if isinstance(newest.spec.get("replicas"), int) else "dynamic"
-    metadata: dict[str, Any] = {"name": newest.workload, "namespace": newest.namespace}
+    owners = {one.owner.uid: _reference(one.owner) for one in clients}
+    metadata: dict[str, Any] = {
+        "name": newest.workload,
+        "namespace": newest.namespace,
+        "annotations": {WORKLOAD_MODE: mode, WORKLOAD_MAKER: _maker(newest)},
+        "ownerReferences": [owners[uid] for uid in sorted(owners)],
+    }
     if newest.pool:
         metadata["labels"] = {POOL_KEY: newest.pool}
-    if adopt:
-        owners = {one.owner.uid: _reference(one.owner) for one in clients}
-        metadata["annotations"] = {WORKLOAD_MODE: mode, WORKLOAD_MAKER: _maker(newest)}
-        metadata["ownerReferences"] = [owners[uid] for uid in sorted(owners)]
     return {"apiVersion": API_VERSION, "kind": WORKLOAD_KIND, "metadata": metadata, "spec": newest.spec}
 
 

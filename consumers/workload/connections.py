@@ -97,6 +97,22 @@ def own_workers(connections: Iterable[TensorFusionConnection], workers: Iterable
     return found
 
 
+def staying(connections: Iterable[TensorFusionConnection], workers: Iterable[Worker]) -> dict[str, str]:
+    """Return which clients still use a worker that others use too, both by UID, where each is to have one of its own.
+
+    It holds what they have there until that is ready.
+    """
+    shared = {
+        url_of(worker): worker for worker in workers if not worker.client and not worker.ending and not worker.ended
+    }
+    shared.pop("", None)
+    return {
+        client_uid(one): shared[one.status.connection_url].uid
+        for one in connections
+        if one.status.connection_url in shared
+    }
+
+
 def status_of(
     connection: TensorFusionConnection, seats: Mapping[str, str], workers: Iterable[Worker], problem: str
 ) -> TensorFusionConnectionStatus:

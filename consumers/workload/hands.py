@@ -7,13 +7,13 @@ import msgspec
 from bus.kube.client import APPLY, Client, resource_path
 from bus.kube.errors import CONFLICT, NOT_FOUND, KubeRefusedError
 from consumers.workload.plan import Worker
+from consumers.workload.reading import PodAsRead, controller, worker_of
 from schemas.dialects.tf_keys import COMPONENT, WORKLOAD
 from schemas.kube.base import API_VERSION
-from schemas.kube.components import WORKER_PORT, WORKLOAD_KIND
-from schemas.kube.core import KubePod, ObjectMeta, PodStatus
+from schemas.kube.components import WORKLOAD_KIND
+from schemas.kube.core import KubePod, ObjectMeta
 from schemas.kube.resources import TensorFusionConnection
 from schemas.kube.workloads import TensorFusionConnectionStatus, TensorFusionWorkloadStatus
-from schemas.remote import CLIENT_UID
 
 MANAGER: Final = "gpubus-workload"
 PODS: Final = "pods"
@@ -26,35 +26,28 @@ Key = tuple[str, str]
 """Namespace and name of a workload."""
 
 
-class _Port(msgspec.Struct, frozen=True, rename="camel"):
-    container_port: int
-    name: str = ""
-
-
-class _Container(msgspec.Struct, frozen=True):
-    ports: tuple[_Port, ...] = ()
-
-
-class _Spec(msgspec.Struct, frozen=True):
-    containers: tuple[_Container, ...] = ()
-
-
-class _Status(PodStatus, frozen=True):
-    pod_ip: str = msgspec.field(default="", name="podIP")
-
-
-class _Pod(msgspec.Struct, frozen=True):
-    metadata: ObjectMeta
-    spec: _Spec = _Spec()
-    status: _Status = _Status()
-
-
 class _Pods(msgspec.Struct):
-    items: list[_Pod] = []
+    items: list[PodAsRead] = []
 
 
 class _Connections(msgspec.Struct):
     items: list[TensorFusionConnection] = []
+
+
+class _Made(msgspec.Struct):
+    metadata: ObjectMeta
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """Whose a pod's name is.
+
+    Attributes:
+        workload: UID of the workload whose worker it is; empty if it is none's.
+        ending: Whether it has been deleted and is not gone yet.
+    """
+
+    workload: str
+    ending: bool
 
 
 class _Stated(msgspec.Struct):
@@ -65,6 +58,7 @@ _pods = msgspec.json.Decoder(_Pods)
 _pod = msgspec.json.Decoder(KubePod)
 _connections = msgspec.json.Decoder(_Connections)
 _connection = msgspec.json.Decoder(TensorFusionConnection)
+_made = msgspec.json.Decoder(_Made)
 _stated = msgspec.json.Decoder(_Stated)
 
 
@@ -84,11 +78,16 @@ class Hands:
     async def workers(self, key: Key, uid: str) -> list[Worker]:
         """Return the pods of the workload that has this UID."""
         found = _pods.decode(await self._list(PODS, "v1", key, f"{COMPONENT}=worker,{WORKLOAD}={key[1]}"))
-        return [_worker(pod) for pod in found.items if _owner(pod) == uid]
+        return [worker_of(pod) for pod in found.items if controller(pod.metadata) == uid]
 
     async def connections(self, key: Key) -> list[TensorFusionConnection]:
         """Return the connections to workers of a workload."""
         return _connections.decode(await self._list(CONNECTIONS, API_VERSION, key, f"{WORKLOAD}={key[1]}")).items
+
+    async def connection(self, namespace: str, name: str) -> TensorFusionConnection | None:
+        """Return the connection of this name, whatever it is labelled with; None if there is none."""
+        path, query = resource_path(API_VERSION, CONNECTIONS, namespace), {"fieldSelector": f"metadata.name={name}"}
+        return next(iter(_connections.decode(await self._client.call("GET", path, query=query)).items), None)
 
     async def _list(self, plural: str, api: str, key: Key, selector: str) -> bytes:
         return await self._client.call("GET", resource_path(api, plural, key[0]), query={"labelSelector": selector})
@@ -99,12 +98,21 @@ class Hands:
         pod = _pod.decode(found) if found is not None else None
         return pod is not None and pod.metadata.uid == uid and not pod.ended
 
+    async def holder(self, key: Key, name: str) -> Holder | None:
+        """Return whose the pod is that has a name; None if there is none by now."""
+        found = await self._client.find(resource_path("v1", PODS, key[0], name))
+        if found is None:
+            return None
+        meta = _made.decode(found).metadata
+        seen = meta.labels.get(COMPONENT) == "worker" and meta.labels.get(WORKLOAD) == key[1]
+        return Holder(controller(meta) if seen else "", bool(meta.deletion_timestamp))
+
     async def make_pod(self, namespace: str, pod: dict[str, Any]) -> bool:
-        """Create a pod; False if there is one of its name: another process made it first, and the next look tells."""
+        """Create a pod; False if there is one of its name: :meth:`holder` says whose."""
         return await self._create(resource_path("v1", PODS, namespace), pod) is not None
 
     async def make_connection(self, namespace: str, document: dict[str, Any]) -> TensorFusionConnection | None:
-        """Create a connection and return it; None if there is one of its name."""
+        """Create a connection and return it; None if there is one of its name: :meth:`connection` says which."""
         made = await self._create(resource_path(API_VERSION, CONNECTIONS, namespace), document)
         return _connection.decode(made) if made is not None else None
 
@@ -125,10 +133,34 @@ class Hands:
             if error.code not in (NOT_FOUND, CONFLICT):
                 raise
 
-    async def apply_workload(self, key: Key, document: dict[str, Any]) -> None:
-        """Have a workload say what its clients call for; what others have set beside that stays."""
+    async def make_workload(self, key: Key, document: dict[str, Any]) -> str:
+        """Create a workload that is marked as its clients' and says nothing yet, and return its UID; empty if there is one.
+
+        An apply would do in one step, and take one of that name over which somebody has written meanwhile.
+        """
+        meta = document["metadata"]
+        marked = {key: meta[key] for key in ("name", "namespace", "annotations")}
+        made = await self._create(
+            resource_path(API_VERSION, WORKLOADS, key[0]), {**document, "metadata": marked, "spec": {}}
+        )
+        return _made.decode(made).metadata.uid if made is not None else ""
+
+    async def apply_workload(self, key: Key, uid: str, document: dict[str, Any]) -> bool:
+        """Have the workload of this UID say what its clients call for; False if the name is another's by now.
+
+        What others have set beside that stays.
+        """
         path = resource_path(API_VERSION, WORKLOADS, *key)
-        await self._client.call("PATCH", path, query=_FORCED, body=msgspec.json.encode(document), content_type=APPLY)
+        body = msgspec.json.encode({**document, "metadata": {**document["metadata"], "uid": uid}})
+        try:
+            await self._client.call("PATCH", path, query=_FORCED, body=body, content_type=APPLY)
+        except KubeRefusedError:
+            # Whether a UID that is no more is a conflict or an invalid change differs by kind: only the object itself says.
+            found = await self._client.find(path)
+            if found is None or _made.decode(found).metadata.uid != uid:
+                return False
+            raise
+        return True
 
     async def workload_status(self, key: Key) -> TensorFusionWorkloadStatus | None:
         """Return the status of a workload; None if there is no such workload."""
@@ -168,29 +200,3 @@ class Hands:
         except KubeRefusedError as error:
             if error.code != NOT_FOUND:
                 raise  # else it was deleted, and we shall hear of it
-
-
-def _owner(pod: _Pod) -> str:
-    return next((owner.uid for owner in pod.metadata.owner_references if owner.controller), "")
-
-
-def _worker(pod: _Pod) -> Worker:
-    meta, status = pod.metadata, pod.status
-    ready = any(one.type == "Ready" and one.status == "True" for one in status.conditions)
-    ports = [port for container in pod.spec.containers for port in container.ports]
-    named = next(
-        (port.container_port for port in ports if port.name == WORKER_PORT["name"]), WORKER_PORT["containerPort"]
-    )
-    created = meta.created_at
-    assert created is not None  # noqa: S101  for mypy: the API server has stored it
-    return Worker(
-        name=meta.name,
-        uid=meta.uid,
-        created_at=created,
-        ready=ready and not meta.deletion_timestamp,
-        ending=bool(meta.deletion_timestamp),
-        ended=status.phase in ("Succeeded", "Failed"),
-        address=status.pod_ip,
-        port=named,
-        client=meta.annotations.get(CLIENT_UID, ""),
-    )

@@ -1,30 +1,29 @@
 """What is done about one workload: its workers are made and removed, its clients connected, and its status says how it is."""
 
-import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from bus.kube.errors import KubeRefusedError
-from consumers.workload.called import connection_document, entitled, workload_document
-from consumers.workload.connections import PATIENCE, client_name, client_uid, own_workers, seated, status_of
-from consumers.workload.hands import CONNECTIONS, PODS, Hands
+from consumers.workload.connecting import Connecting
+from consumers.workload.connections import PATIENCE, client_uid, own_workers, seated, status_of, staying
+from consumers.workload.founding import Founding, refusal
+from consumers.workload.hands import PODS, Hands
 from consumers.workload.plan import Plan, Worker, plan_dedicated, plan_workers
 from consumers.workload.render import worker_pod
 from consumers.workload.seating import Seating
-from consumers.workload.status import workload_status
+from consumers.workload.status import OURS, workload_status
 from consumers.workload.view import Key, Source, View
 from schemas.dialects.text import RequestError
-from schemas.kube.base import API_VERSION
+from schemas.kube.base import Condition
 from schemas.kube.resources import TensorFusionConnection, TensorFusionWorkload
-from schemas.kube.workloads import TensorFusionWorkloadStatus, WorkloadProfileSpec
-from schemas.remote import RemoteClient
-
-log = logging.getLogger("gpubus.workload")
+from schemas.kube.workloads import TensorFusionWorkloadStatus
 
 SOON_S: Final = 0.05
+AGAIN_S: Final = 2.0
+"""When a name is asked for again whose holder goes."""
 
 
 class Keeper:
@@ -42,42 +41,44 @@ class Keeper:
         self.view = view
         self._look_at = look_at
         self._shown: dict[Key, TensorFusionWorkloadStatus] = {}
-        self._applied: dict[Key, bytes] = {}
-        self._strangers: dict[Key, frozenset[str]] = {}
+        self._founding = Founding(view, hands)
+        self._connecting = Connecting(view, self._founding, hands)
         self.looked = self.made = self.removed = self.seated = 0
 
     def forget(self, key: Key) -> None:
         """The workload is no more."""
         self._shown.pop(key, None)
-        self._applied.pop(key, None)
-        self._strangers.pop(key, None)
+        self._founding.forget(key)
 
     async def keep(self, key: Key) -> str:
         """Do what a workload's plan says, show how it is, and return what was in the way."""
         self.looked += 1
-        await self._call_for(key)
+        if not await self._founding.settle(key):
+            return ""  # it was called for just now, and we shall hear of it
         workload = self.view.workload(key)
         if workload is None:
-            return ""  # it was called for just now, and we shall hear of it
+            return ""
         replicas = workload.spec.replicas
         count, now = replicas if isinstance(replicas, int) else None, datetime.now(UTC)
         # In this order: who has a seat has had its connection before, and so has who has a worker of its own.
         before = self._seating.read(key)
         workers = await self._hands.workers(key, workload.metadata.uid)
-        connections = await self._connections(key)
+        connections, taken = await self._connecting.connect(key)
+        seats: dict[str, str] = {}
         if count is None:
-            plan = plan_dedicated({one.metadata.name: client_uid(one) for one in connections}, workers, now)
+            seats = staying(connections, workers) | own_workers(connections, workers)
+            wanted = {one.metadata.name: client_uid(one) for one in connections}
+            plan = plan_dedicated(key[1], wanted, workers, now, seats.values())
         else:
             plan = plan_workers(key[1], count, workers, now)
-        source, problem = None, ""
+        source, problem = None, taken
         try:
             source = self.view.source(key)
         except RequestError as error:
-            problem = str(error)
+            problem = problem or str(error)
         problem = await self._carry_out(key, workload, plan, source) or problem
         if plan.again is not None:
             self._look_at(key, max((plan.again - now).total_seconds(), SOON_S))
-        seats = own_workers(connections, workers)
         if count is not None:
             seats = seated(before[1], connections, workers, replicas=count, now=now)
             if not await self._seating.settle(key, before[0], seats):
@@ -88,8 +89,7 @@ class Keeper:
             if len(seats) < len(connections):
                 self._look_at(key, PATIENCE.total_seconds())
         await self._tell(key, connections, workers, seats, problem)
-        status = workload_status(count, workers, source.hash if source is not None else "", problem)
-        await self._show(key, status, now)
+        await self._show(key, count, workers, source.hash if source is not None else "", problem)
         return problem
 
     async def fail(self, key: Key, problem: str) -> None:
@@ -99,51 +99,7 @@ class Keeper:
             workers = await self._hands.workers(key, workload.metadata.uid)
             replicas = workload.spec.replicas
             count = replicas if isinstance(replicas, int) else None
-            await self._show(key, workload_status(count, workers, "", problem), datetime.now(UTC))
-
-    async def _call_for(self, key: Key) -> None:
-        """Have the API server hold the workload that clients call for, if it does not."""
-        known, clients = self.view.workload(key), self._clients(key)
-        if not clients:
-            return
-        document = workload_document(clients, adopt=True)
-        said = msgspec.json.encode(document, order="sorted")
-        if known is None or self._applied.get(key) != said or not _includes(known.spec, document["spec"]):
-            await self._hands.apply_workload(key, document)
-            self._applied[key] = said
-
-    def _clients(self, key: Key) -> list[RemoteClient]:
-        """Return a workload's clients; others that call for it are told nothing, and change nothing."""
-        calling = self.view.clients(key)
-        clients = entitled(calling, self.view.workload(key))
-        strangers = frozenset(one.name for one in calling) - {one.name for one in clients}
-        if strangers and self._strangers.get(key) != strangers:
-            shown = ", ".join(sorted(strangers)[:3])
-            log.warning(
-                "workload %s belongs to others, and is not what %d pods call for, such as %s: rename them or it",
-                "/".join(key), len(strangers), shown,
-            )  # fmt: skip
-        self._strangers[key] = strangers
-        return clients
-
-    async def _connections(self, key: Key) -> list[TensorFusionConnection]:
-        """Return the connections of a workload's clients: missing ones are made, those of clients that are gone removed."""
-        clients = {client.uid: client for client in self._clients(key)}
-        kept = []
-        for one in await self._hands.connections(key):
-            meta, uid = one.metadata, client_uid(one)
-            if not uid:
-                continue  # nobody could be told its URL
-            if uid in clients or await self._hands.runs(meta.namespace, client_name(one), uid):
-                kept.append(one)
-            else:
-                await self._hands.remove(API_VERSION, CONNECTIONS, meta.namespace, meta.name, meta.uid)
-        there = {client_uid(one) for one in kept}
-        for uid in clients.keys() - there:
-            made = await self._hands.make_connection(key[0], connection_document(clients[uid]))
-            if made is not None:
-                kept.append(made)
-        return kept
+            await self._show(key, count, workers, "", problem)
 
     async def _tell(
         self,
@@ -182,40 +138,54 @@ class Keeper:
                 name, workload, source.template, pool=source.pool, vendor=source.vendor, template_hash=source.hash,
                 client=client,
             )  # fmt: skip
-            self.made += await self._hands.make_pod(key[0], pod)
+            if await self._hands.make_pod(key[0], pod):
+                self.made += 1
+                return ""
         except RequestError as error:
             return str(error)
         except KubeRefusedError as error:
             return error.message
-        return ""
+        return await self._taken(key, workload, name)
 
-    async def _show(self, key: Key, status: TensorFusionWorkloadStatus, now: datetime) -> None:
+    async def _taken(self, key: Key, workload: TensorFusionWorkload, name: str) -> str:
+        """Return what is in the way of a worker whose name a pod has; empty if that is it, or goes."""
+        holder = await self._hands.holder(key, name)
+        if holder is None or holder.ending:
+            self._look_at(key, AGAIN_S)
+            return ""
+        if holder.workload == workload.metadata.uid:
+            return ""  # another process made it first, and the next look tells
+        return f"pod {name} is no worker of this workload, and a worker has to have its name: delete it"
+
+    async def _show(
+        self, key: Key, count: int | None, workers: Sequence[Worker], template_hash: str, problem: str
+    ) -> None:
         """Write a workload's status if it says something new; a condition keeps its time as long as it stays what it is."""
+        strangers = self._founding.strangers(key)
+        status = workload_status(count, workers, template_hash, problem, refusal(strangers) if strangers else "")
         if self._shown.get(key) == status:
             return
         before = await self._hands.workload_status(key)
         if before is None:
             return  # it was deleted, and we shall hear of it
-        (condition,) = status.conditions
-        same = next((one for one in before.conditions if one.type == condition.type), None)
-        kept = same is not None and same.status == condition.status
-        at = same.last_transition_time if same is not None and kept else now.strftime("%Y-%m-%dT%H:%M:%SZ")
-        said = msgspec.structs.replace(
-            status, conditions=(msgspec.structs.replace(condition, last_transition_time=at),)
-        )
+        known = {one.type: one for one in before.conditions}
+        conditions = tuple(_dated(one, known.get(one.type)) for one in status.conditions)
+        said = msgspec.structs.replace(status, conditions=conditions)
         if not _says(before, said):
             await self._hands.show_workload(key, said)
         self._shown[key] = status
+
+
+def _dated(condition: Condition, before: Condition | None) -> Condition:
+    kept = before is not None and before.status == condition.status
+    at = (
+        before.last_transition_time if before is not None and kept else datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    )
+    return msgspec.structs.replace(condition, last_transition_time=at)
 
 
 def _says(before: TensorFusionWorkloadStatus, said: TensorFusionWorkloadStatus) -> bool:
     """Return whether a status says all of what is to be said, whatever else is in it."""
     fields = ("phase", "worker_count", "ready_workers", "pod_template_hash")
     same = all(getattr(before, field) == getattr(said, field) for field in fields)
-    return same and set(said.conditions) <= set(before.conditions)
-
-
-def _includes(spec: WorkloadProfileSpec, wanted: dict[str, Any]) -> bool:
-    """Return whether a workload says all of what its clients call for, whatever else it says."""
-    said, asked = msgspec.to_builtins(spec), msgspec.to_builtins(msgspec.convert(wanted, WorkloadProfileSpec))
-    return all(said.get(key) == value for key, value in asked.items())
+    return same and set(said.conditions) == {one for one in before.conditions if one.type in OURS}

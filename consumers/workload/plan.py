@@ -6,7 +6,7 @@ made when it is gone and has given its GPUs back. Workers under other names, suc
 they go.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -89,23 +89,32 @@ def plan_workers(workload: str, replicas: int, workers: Iterable[Worker], now: d
     return Plan(tuple(make), tuple(remove), min(wait, default=None))
 
 
-def plan_dedicated(wanted: Mapping[str, str], workers: Iterable[Worker], now: datetime) -> Plan:
+def plan_dedicated(
+    workload: str,
+    wanted: Mapping[str, str],
+    workers: Iterable[Worker],
+    now: datetime,
+    used: Collection[str] = (),
+) -> Plan:
     """Return what brings a workload to one worker for each client.
 
     A worker is one client's for as long as that is there: one that comes back under its name gets another, for the first may hold
-    what was its predecessor's. Workers that are nobody's alone are somebody else's to keep.
+    what was its predecessor's. Workers that clients shared before go when none uses them any more; those that are nobody's alone
+    under other names, such as upstream made, are somebody else's to keep.
 
     Args:
+        workload: Name of the workload.
         wanted: UIDs of clients, by the names that their workers have.
         workers: Those that there are.
         now: The time.
+        used: UIDs of workers that clients use.
     """
     remove, wait, make = [], [], []
     there = {worker.name: worker for worker in workers}
     for name, one in sorted(there.items()):
-        if one.ending or not one.client:
+        if one.ending or (not one.client and (_number(workload, name) is None or one.uid in used)):
             continue
-        if wanted.get(name) != one.client or (one.ended and now - one.created_at >= SETTLE):
+        if not one.client or wanted.get(name) != one.client or (one.ended and now - one.created_at >= SETTLE):
             remove.append(one)
         elif one.ended:
             wait.append(one.created_at + SETTLE)

@@ -1,13 +1,16 @@
 """How a workload is, as its status shows it. Pure. Source of phases and reasons: the contract's ``TensorFusionWorkload``."""
 
 from collections.abc import Collection
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from consumers.workload.plan import Worker
 from schemas.kube.base import Condition
 from schemas.kube.workloads import TensorFusionWorkloadStatus, WorkloadPhase
 
-READY = "Ready"
+READY: Final = "Ready"
+SERVED: Final = "ClientsServed"
+OURS: Final = (READY, SERVED)
+"""Conditions that say how a workload is; others are other roles'."""
 
 
 class _Standing(NamedTuple):
@@ -18,7 +21,7 @@ class _Standing(NamedTuple):
 
 
 def workload_status(
-    replicas: int | None, workers: Collection[Worker], template_hash: str, problem: str
+    replicas: int | None, workers: Collection[Worker], template_hash: str, problem: str, strangers: str = ""
 ) -> TensorFusionWorkloadStatus:
     """Return the status of a workload; the time of its condition is the writer's to add.
 
@@ -27,6 +30,7 @@ def workload_status(
         workers: Those that there are.
         template_hash: What new ones are made from; empty if nothing is known to make them from.
         problem: Why a worker could not be made; empty if nothing is in the way.
+        strangers: What those should know whose pods call for it though it is not theirs; empty if there are none.
     """
     there = [one for one in workers if not one.ended]
     ready = sum(one.ready for one in there)
@@ -40,9 +44,12 @@ def workload_status(
         found = _Standing("Running", "True", "WorkloadReady", text)
     else:
         found = _Standing("Pending", "False", "WaitingForWorkers", text)
+    conditions = [Condition(type=READY, status=found.ready, reason=found.reason, message=found.message)]
+    if strangers:
+        conditions.append(Condition(type=SERVED, status="False", reason="NameTaken", message=strangers))
     return TensorFusionWorkloadStatus(
         phase=found.phase,
-        conditions=(Condition(type=READY, status=found.ready, reason=found.reason, message=found.message),),
+        conditions=tuple(conditions),
         worker_count=len(there),
         ready_workers=ready,
         pod_template_hash=template_hash,

@@ -60,7 +60,7 @@ async def workers(
                 pods = await cluster.list("Pod", "default")
                 shown = (await cluster.get("TensorFusionWorkload", "model", "default", API)).get("status", {})
                 there = sorted(pod["metadata"]["name"] for pod in pods) == names
-                if there and shown.get("workerCount") == len(names) and then(pods):
+                if there and shown.get("workerCount", 0) == len(names) and then(pods):
                     return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
                 await asyncio.sleep(0.05)
     except TimeoutError:

@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import given
 
 from consumers.workload.called import connection_document, entitled, workload_document
-from consumers.workload.connections import PATIENCE, client_uid, own_workers, seated, status_of, url_of
+from consumers.workload.connections import PATIENCE, client_uid, own_workers, seated, status_of, staying, url_of
 from consumers.workload.plan import SETTLE, Plan, Worker, plan_dedicated
 from schemas.kube.resources import TensorFusionConnection, TensorFusionWorkload
 from schemas.kube.workloads import TensorFusionConnectionStatus
@@ -117,15 +117,15 @@ def test_without_a_worker_there_is_no_url_and_one_of_its_own_is_nobody_else_s() 
 def test_each_client_gets_a_worker_of_its_own_that_goes_with_it() -> None:
     wanted = {"a": "uid-a", "b": "uid-b"}
     mine = worker("a", client="uid-a")
-    assert plan_dedicated(wanted, [mine], NOW) == Plan(make=("b",), clients={"b": "uid-b"})
-    assert plan_dedicated({}, [mine], NOW).remove == (mine,)
-    assert plan_dedicated({"a": "uid-later"}, [mine], NOW).remove == (mine,)
-    assert plan_dedicated({"a": "uid-later"}, [worker("a", client="uid-a", ending=True)], NOW) == Plan()
-    assert plan_dedicated({}, [worker("somebody's")], NOW) == Plan()
+    assert plan_dedicated("web", wanted, [mine], NOW) == Plan(make=("b",), clients={"b": "uid-b"})
+    assert plan_dedicated("web", {}, [mine], NOW).remove == (mine,)
+    assert plan_dedicated("web", {"a": "uid-later"}, [mine], NOW).remove == (mine,)
+    assert plan_dedicated("web", {"a": "uid-later"}, [worker("a", client="uid-a", ending=True)], NOW) == Plan()
+    assert plan_dedicated("web", {}, [worker("somebody's")], NOW) == Plan()
     ended = worker("a", client="uid-a", ended=True)
-    assert plan_dedicated({"a": "uid-a"}, [ended], NOW).remove == (ended,)
+    assert plan_dedicated("web", {"a": "uid-a"}, [ended], NOW).remove == (ended,)
     young = msgspec.structs.replace(ended, created_at=NOW)
-    assert plan_dedicated({"a": "uid-a"}, [young], NOW) == Plan(again=NOW + SETTLE)
+    assert plan_dedicated("web", {"a": "uid-a"}, [young], NOW) == Plan(again=NOW + SETTLE)
 
 
 def test_the_newest_client_says_what_the_workload_is_and_it_goes_with_all_who_made_them() -> None:
@@ -134,22 +134,21 @@ def test_the_newest_client_says_what_the_workload_is_and_it_goes_with_all_who_ma
         client("b", age=0, replicas=3, owner="rs-2"),
         client("c", age=60, owner="rs-1"),
     ]
-    made = workload_document(clients, adopt=True)
+    made = workload_document(clients)
     assert (made["metadata"]["name"], made["spec"]["replicas"]) == ("web", 3)
     assert made["metadata"]["annotations"] == {
         "tensor-fusion.ai/workload-mode": "fixed", "tensor-fusion.ai/workload-maker": "ReplicaSet/rs-2"
     }  # fmt: skip
     assert [one["uid"] for one in made["metadata"]["ownerReferences"]] == ["uid-rs-1", "uid-rs-2"]
-    assert workload_document(clients[:1], adopt=True)["metadata"]["annotations"] == {
+    assert workload_document(clients[:1])["metadata"]["annotations"] == {
         "tensor-fusion.ai/workload-mode": "dynamic",
         "tensor-fusion.ai/workload-maker": "ReplicaSet/rs-1",
     }
-    assert "ownerReferences" not in workload_document(clients, adopt=False)["metadata"]
     assert client_uid(connection("a")) == "uid-a"
 
 
 def called_for(*clients: RemoteClient) -> TensorFusionWorkload:
-    return msgspec.convert(workload_document(clients, adopt=True), TensorFusionWorkload)
+    return msgspec.convert(workload_document(clients), TensorFusionWorkload)
 
 
 def called(name: str, kind: str, owner: str, age: int = 0) -> RemoteClient:
@@ -174,3 +173,22 @@ def test_the_oldest_client_founds_a_workload_and_one_of_another_kind_and_the_sam
     bare, stateful = called("web", "Pod", "web", age=9), called("web-0", "StatefulSet", "web", age=5)
     assert entitled([stateful, bare], None) == [bare]
     assert entitled([], None) == []
+
+
+def test_who_shared_workers_keeps_them_until_each_has_its_own_and_then_they_go() -> None:
+    shared, upstream = worker("web-tf-worker-0"), worker("web-by-hand", address="10.0.0.9")
+    moved, waits = connection("a", shared), connection("b", shared)
+    own = worker("a-tf-vgpu", client="uid-a", address="10.0.0.2")
+    wanted = {one.metadata.name: client_uid(one) for one in (moved, waits)}
+    there = [shared, upstream, own]
+    seats = staying([moved, waits], there) | own_workers([moved, waits], there)
+    assert seats == {"uid-a": own.uid, "uid-b": shared.uid}
+    plan = plan_dedicated("web", wanted, there, NOW, seats.values())
+    assert (plan.make, plan.remove) == (("b-tf-vgpu",), ()), "b uses the shared one until its own is ready"
+    last = worker("b-tf-vgpu", client="uid-b", address="10.0.0.3")
+    there.append(last)
+    seats = staying([moved, waits], there) | own_workers([moved, waits], there)
+    plan = plan_dedicated("web", wanted, there, NOW, seats.values())
+    assert (plan.make, plan.remove) == ((), (shared,)), "who else has made workers keeps them"
+    for lost in (worker("web-tf-worker-0", ended=True), worker("web-tf-worker-0", ending=True)):
+        assert staying([waits], [lost]) == {}
