@@ -66,7 +66,8 @@ ROLES: Final[dict[str, Grants]] = {
             "gpubus.decision.>",
             _SCHEDULE,
             _RELEASE,
-        )
+        ),
+        subscribe=("gpubus.rpc.maker",),
     ),
     "allocator": Grants(
         publish=(
@@ -92,7 +93,7 @@ ROLES: Final[dict[str, Grants]] = {
     ),
     "inspector": Grants(publish=("gpubus.rpc.mutate.understand",), subscribe=("gpubus.rpc.inspect",)),
     "mutator": Grants(
-        publish=("gpubus.ledger.workload.>", "gpubus.ledger.ports.*"),
+        publish=("gpubus.ledger.workload.>", "gpubus.ledger.ports.*", "gpubus.rpc.maker"),
         subscribe=("gpubus.rpc.mutate", "gpubus.rpc.mutate.ready", "gpubus.rpc.mutate.understand"),
     ),
     "gateway": Grants(
@@ -117,7 +118,7 @@ ROLES: Final[dict[str, Grants]] = {
         publish=("gpubus.notice.>",),
         subscribe=("gpubus.rpc.rollout.replace", "gpubus.rpc.rollout.wanted"),
     ),
-    "workload": Grants(publish=("gpubus.ledger.seats.>",)),
+    "workload": Grants(publish=("gpubus.ledger.seats.>", "gpubus.rpc.maker")),
     "status": Grants(publish=("gpubus.state.status.*",)),
     "reconciler": Grants(publish=("gpubus.drift.*", "gpubus.timer.reconcile.*", _SCHEDULE, _RELEASE)),
     "recorder": Grants(publish=("gpubus.state.recorder.*", "gpubus.timer.record.*")),

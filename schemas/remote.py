@@ -40,6 +40,11 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     uid: str
 
 
+def maker_of(owner: Owner) -> str:
+    """Return what a workload says of who has called for it, in :data:`WORKLOAD_MAKER`."""
+    return f"{owner.kind}/{owner.name}"
+
+
 class RemoteClient(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A pod that uses GPUs of other nodes, while it may run.
 

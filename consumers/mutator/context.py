@@ -9,6 +9,7 @@ from consumers.mutator.client import Client
 from consumers.mutator.options import Images, Options
 from consumers.mutator.quota import Bounds
 from schemas.dialects import HamiConfig, TensorFusionDefaults
+from schemas.kube.resources import TensorFusionWorkload
 from schemas.kube.workloads import WorkloadProfileSpec
 
 
@@ -22,6 +23,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         defaults: For a namespace, a profile's name and a pool's name, what stands behind a TensorFusion pod.
         clients: For a pool and a vendor, what the pool puts into its pods; None if it does not say.
         profiles: For a namespace and a profile's name, the profile as it was written.
+        workload: For a namespace and a name, the TensorFusionWorkload that there is; None if there is none.
         bounds: For a namespace, its quotas and what its pods hold.
         namespaces: Labels of a namespace; None while they are not known.
         pools: Names of the pools that there are.
@@ -34,6 +36,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     defaults: Callable[[str, str, str], TensorFusionDefaults]
     clients: Callable[[str, str], Client | None] = lambda _pool, _vendor: None
     profiles: Callable[[str, str], WorkloadProfileSpec | None] = lambda _namespace, _name: None
+    workload: Callable[[str, str], TensorFusionWorkload | None] = lambda _namespace, _name: None
     bounds: Callable[[str], Bounds] = lambda _namespace: Bounds()
     namespaces: Callable[[str], dict[str, str] | None] = lambda _namespace: None
     pools: frozenset[str] = frozenset()

@@ -4,6 +4,7 @@ Nothing is reserved for a pod that is only proposed: it has no UID yet, may be i
 comes a second time, changed by us already, is changed into the same.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +20,7 @@ from consumers.mutator.ports import PORT_LABEL, PortWish, wish_of
 from consumers.mutator.progressive import apart
 from consumers.mutator.quota import check
 from consumers.mutator.tensorfusion import containers, scheduler_of, tensorfusion, tolerate
+from consumers.mutator.workers import assumed, checked, controller_of
 from schemas.admission import PatchOperation
 from schemas.dialects import HamiConfig, PodSpecView, RequestError, parse_pod
 from schemas.dialects import tf_keys as keys
@@ -27,7 +29,9 @@ from schemas.dialects.text import closest
 from schemas.dialects.view import POOL_KEY, ContainerView
 from schemas.kube.core import KubePod
 from schemas.kube.views import view_of
+from schemas.makers import Made
 from schemas.pod import WHOLE, GpuRequest
+from schemas.remote import Owner
 
 SHOWN_POOLS: Final = 10
 """Pools that a refusal lists."""
@@ -63,6 +67,7 @@ class Mutation(msgspec.Struct, frozen=True, kw_only=True):
         slot: What must be taken before the patch applies.
         port: The port of its node that must be taken too, and written into the patch.
         left: What changes in the pod without it.
+        controller: Whom nothing is known of yet, and has to be: nothing else is said before.
     """
 
     request: GpuRequest | None = None
@@ -71,9 +76,16 @@ class Mutation(msgspec.Struct, frozen=True, kw_only=True):
     slot: Slot | None = None
     port: PortWish | None = None
     left: tuple[PatchOperation, ...] = ()
+    controller: Owner | None = None
 
 
-def mutate(raw: bytes, namespace: str, admission: str, context: Context) -> Mutation:
+def mutate(
+    raw: bytes,
+    namespace: str,
+    admission: str,
+    context: Context,
+    makers: Callable[[str, Owner], Made | None] | None = None,
+) -> Mutation:
     """Return what becomes of a pod that is to be created.
 
     Args:
@@ -81,6 +93,8 @@ def mutate(raw: bytes, namespace: str, admission: str, context: Context) -> Muta
         namespace: Where it is to be created; the pod may leave it out.
         admission: UID of the admission request, which a slot is taken under.
         context: What operators have set.
+        makers: For a namespace and a pod's controller, what is known of that, None for nothing yet; without it all is taken to be
+            as the pod says.
 
     Raises:
         RequestError: It asks for GPUs in a way that cannot be understood or granted; the message is for its user.
@@ -100,8 +114,15 @@ def mutate(raw: bytes, namespace: str, admission: str, context: Context) -> Muta
     _check_pool(view, request, context.pools)
     check(context.bounds(namespace), request)
     slot = _slot(pod, namespace, view, admission)
+    made, controller = None, controller_of(pod["metadata"])
+    if controller is not None and (request.remote or slot is not None):
+        made = makers(namespace, controller) if makers is not None else assumed(pod["metadata"], controller)
+        if made is None:
+            return Mutation(request=request, controller=controller)
+        made = checked(made, pod["metadata"])
+        _check_counted(slot, view, made)
     changed = _copy(pod)
-    warnings = _change(changed, view, request, context, native=frozenset(native), admission=admission)
+    warnings = _change(changed, view, request, context, native=frozenset(native), admission=admission, made=made)
     if slot is not None:
         changed["metadata"]["labels"] = {**(changed["metadata"].get("labels") or {}), SLOT_LABEL: slot.id}
     elif SLOT_LABEL in view.labels:
@@ -206,6 +227,14 @@ def _slot(pod: dict[str, Any], namespace: str, view: PodSpecView, admission: str
     )
 
 
+def _check_counted(slot: Slot | None, view: PodSpecView, made: Made) -> None:
+    """Refuse a pod that would count as one of a controller that may not be its own."""
+    if slot is not None and made.problem:
+        written = view.annotation(keys.ENABLED_REPLICAS)
+        fix = "have the controller create the pod, or drop the annotation"
+        raise RequestError(keys.ENABLED_REPLICAS, written, f"counts pods of one controller, and {made.problem}", fix)
+
+
 def _change(
     pod: dict[str, Any],
     view: PodSpecView,
@@ -214,6 +243,7 @@ def _change(
     *,
     native: frozenset[str],
     admission: str,
+    made: Made | None,
 ) -> list[str]:
     """Change a pod that is ours, in place, and return what its user should know."""
     options, spec = context.options, pod["spec"]
@@ -230,7 +260,7 @@ def _change(
             common.append(literal("GPU_CORE_UTILIZATION_POLICY", options.gpu_core_policy))
     else:
         move(pod, native, {})
-        variables, told = tensorfusion(pod, names, view, request, context, admission=admission)
+        variables, told = tensorfusion(pod, names, view, request, context, admission=admission, made=made)
         common += variables
         warnings += told
     managed = containers(spec, names)

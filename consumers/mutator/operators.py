@@ -124,6 +124,7 @@ class Operators:
                 defaults=defaults,
                 clients=self._clients.get,
                 profiles=self._profile,
+                workload=settings.workload,
                 bounds=self._quotas.bounds,
                 namespaces=self._namespaces.get,
                 pools=frozenset(name for _, name in settings.pools.items),

@@ -4,6 +4,7 @@ Source: TensorFusion 2.17, ``internal/utils/compose.go``: names of volumes, path
 connection's name is the pod's and a suffix rather than a random one, so that a pod which comes twice is changed into the same.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -12,12 +13,14 @@ from consumers.mutator import environment
 from consumers.mutator.client import Client
 from consumers.mutator.environment import Variable, field, literal
 from consumers.mutator.isolation import first, mount, volume
-from consumers.mutator.workers import workload_name, workload_spec
+from consumers.mutator.workers import check_free, workload_name, workload_spec
 from schemas.dialects import PodSpecView, RequestError
 from schemas.dialects import tf_keys as keys
 from schemas.kube.merge import merge
+from schemas.kube.resources import TensorFusionWorkload
 from schemas.kube.scheduler import SCHEDULERS
 from schemas.kube.workloads import WorkloadProfileSpec
+from schemas.makers import Made
 from schemas.pod import GpuRequest
 from schemas.remote import LONGEST_POD_NAME, WORKLOAD_SPEC, connection_name
 
@@ -45,6 +48,8 @@ def make_client(
     *,
     profile: WorkloadProfileSpec | None,
     admission: str,
+    made: Made | None = None,
+    workload: Callable[[str, str], TensorFusionWorkload | None] = lambda _namespace, _name: None,
 ) -> tuple[list[Variable], list[str]]:
     """Change a pod, in place, into one that uses GPUs of other nodes.
 
@@ -55,6 +60,8 @@ def make_client(
         client: What its pool puts into it, and where it asks for its worker.
         profile: The profile that it names.
         admission: UID of the admission request.
+        made: What is known of its controller; None if it has none.
+        workload: For a namespace and a name, the workload that there is.
 
     Returns:
         Variables of every container with GPUs, and what the pod's user should know.
@@ -76,7 +83,9 @@ def make_client(
         raise RequestError(
             keys.LOCAL, "false", "needs to know where to ask for its worker, and nothing says where", fix
         )
-    workload, spec = workload_name(meta, admission), workload_spec(view, request, profile)
+    name, maker = workload_name(meta, admission, made)
+    check_free(name, maker, workload(view.namespace, name))
+    spec = workload_spec(view, request, profile)
     if client.pod_patch:
         _patch(pod, client.pod_patch)
     _inject(pod["spec"], client.images.client)
@@ -84,10 +93,12 @@ def make_client(
         del pod["spec"]["schedulerName"]  # it takes no GPU of its node
     meta["annotations"] = {
         **(meta.get("annotations") or {}),
-        keys.SELECTED_WORKLOAD: workload,
+        keys.SELECTED_WORKLOAD: name,
         WORKLOAD_SPEC: msgspec.json.encode(spec, order="sorted").decode(),
     }
     warnings = [_TOKENLESS] if pod["spec"].get("automountServiceAccountToken") is False else []
+    if made is not None and made.problem:
+        warnings.append(f"the pod has workers of its own, {name}, and shares none, for {made.problem}")
     return _variables(client.endpoint), warnings
 
 

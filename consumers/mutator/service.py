@@ -8,6 +8,8 @@ from typing import Final
 import msgspec
 
 from bus.connection import Bus
+from bus.errors import CallError
+from bus.makers import Makers
 from bus.rpc import LATER, Service
 from consumers.mutator.context import Context
 from consumers.mutator.counters import Counters
@@ -16,6 +18,8 @@ from consumers.mutator.ports import written_into
 from consumers.mutator.tensorfusion import needs_kube_scheduler
 from schemas.admission import Admit, Admitted, Understood
 from schemas.dialects import RequestError
+from schemas.makers import Made
+from schemas.remote import Owner
 
 log = logging.getLogger("gpubus.mutator")
 
@@ -43,6 +47,7 @@ class Mutator:
     def __init__(self, bus: Bus, name: str, context: Callable[[], Context]) -> None:
         self._context = context
         self._counters = Counters(bus, name)
+        self._makers = Makers(bus)
         self._services = (
             Service(bus, "mutate", Admit, self._admit, at_once=self._admit_at_once, concurrency=128),
             Service(bus, "mutate.ready", type(None), self._ready),
@@ -81,10 +86,13 @@ class Mutator:
         found = self._mutate(request)
         if isinstance(found, Admitted):
             return found
-        return LATER if found.slot is not None or found.port is not None else self._changed(found)
+        waits = found.slot is not None or found.port is not None or found.controller is not None
+        return LATER if waits else self._changed(found)
 
     async def _admit(self, request: Admit) -> Admitted:
         found = self._mutate(request)
+        if isinstance(found, Mutation) and found.controller is not None:
+            found = await self._made_known(request, found.controller)
         if isinstance(found, Admitted):
             return found
         slot = found.slot
@@ -103,10 +111,24 @@ class Mutator:
             return Admitted(allowed=False, message=text, code=UNAVAILABLE)
         return self._changed(msgspec.structs.replace(found, patch=written_into(found.patch, found.port, port)))
 
-    def _mutate(self, request: Admit) -> Mutation | Admitted:
+    async def _made_known(self, request: Admit, controller: Owner) -> Mutation | Admitted:
+        """Have somebody say what a pod's controller is, and return what becomes of the pod then."""
+        try:
+            made = await self._makers.ask(request.namespace, controller)
+        except CallError as error:
+            self.statistics.refused += 1
+            text = (
+                f"gpubus: nobody can say just now whether {controller.kind} {controller.name} has made the pod ({error}): "
+                "see that a watcher runs, try again"
+            )
+            return Admitted(allowed=False, message=text, code=UNAVAILABLE)
+        return self._mutate(request, lambda *_: made)
+
+    def _mutate(self, request: Admit, makers: Callable[[str, Owner], Made | None] | None = None) -> Mutation | Admitted:
         """Return what becomes of a pod of ours, or the answer for one that is not, or is refused."""
         try:
-            mutation = mutate(bytes(request.pod), request.namespace, request.uid, self._context())
+            context = self._context()
+            mutation = mutate(bytes(request.pod), request.namespace, request.uid, context, makers or self._makers.known)
         except RequestError as error:
             self.statistics.refused += 1
             code = UNAVAILABLE if isinstance(error, NotYetError) else UNPROCESSABLE

@@ -19,6 +19,7 @@ from schemas.dialects.view import POOL_KEY
 from schemas.kube.components import DEFAULT_VENDOR, TEMPLATE_HASH, WORKLOAD_KIND
 from schemas.kube.merge import merge
 from schemas.kube.occupied import TOLERATION
+from schemas.makers import Made
 from schemas.pod import GpuRequest
 
 
@@ -30,6 +31,7 @@ def tensorfusion(
     context: Context,
     *,
     admission: str,
+    made: Made | None = None,
 ) -> tuple[list[Variable], list[str]]:
     """Change a pod in TensorFusion's words, in place.
 
@@ -40,6 +42,7 @@ def tensorfusion(
         request: What it asks for.
         context: What operators have set.
         admission: UID of the admission request.
+        made: What is known of its controller; None if it has none.
 
     Returns:
         Variables of every container with GPUs, and what the pod's user should know.
@@ -55,7 +58,9 @@ def tensorfusion(
         known = client or Client(hash="", images=images)
         known = msgspec.structs.replace(known, endpoint=known.endpoint or options.operator_endpoint)
         profile = context.profiles(view.namespace, view.annotation(keys.PROFILE))
-        variables, told = make_client(pod, view, request, known, profile=profile, admission=admission)
+        variables, told = make_client(
+            pod, view, request, known, profile=profile, admission=admission, made=made, workload=context.workload
+        )
     else:
         spec = pod["spec"]
         spec["schedulerName"] = scheduler_of(pod, options, options.scheduler)

@@ -1,5 +1,6 @@
 """What a pod that uses GPUs of other nodes wants of workers: the name of their workload, and what that is to be. Pure."""
 
+import re
 from typing import Any, Final
 
 import msgspec
@@ -7,11 +8,15 @@ import msgspec
 from schemas.dialects import PodSpecView, RequestError
 from schemas.dialects import tf_keys as keys
 from schemas.dialects.text import boolean
+from schemas.kube.resources import TensorFusionWorkload
+from schemas.kube.selectors import selects_labels
 from schemas.kube.shape import check_template
 from schemas.kube.workloads import WorkloadProfileSpec
+from schemas.makers import Made
 from schemas.plain import decode_yaml
 from schemas.pod import GpuRequest
 from schemas.quantity import format_bytes, format_milli
+from schemas.remote import WORKLOAD_MAKER, Owner, maker_of
 
 POD_TEMPLATE_HASH: Final = "pod-template-hash"
 """Label that a Deployment puts on its pods; the name of their ReplicaSet ends with its value."""
@@ -26,36 +31,75 @@ _OWN: Final = ("isLocalGPU", "sidecarWorker")
 """What a profile says of the pods that name it, and not of workers."""
 
 
-def workload_name(metadata: dict[str, Any], admission: str) -> str:
-    """Return the name of the workload whose workers a pod uses: all pods of one Deployment share one.
+def controller_of(metadata: dict[str, Any]) -> Owner | None:
+    """Return the controller that a pod names, which anybody may write; None for a bare pod."""
+    found = next((one for one in metadata.get("ownerReferences") or () if one.get("controller")), None)
+    if found is None:
+        return None
+    return Owner(
+        api_version=found.get("apiVersion", ""), kind=found["kind"], name=found["name"], uid=found.get("uid", "")
+    )
+
+
+def assumed(metadata: dict[str, Any], owner: Owner) -> Made:
+    """Return what a pod's controller is if all is as the pod says: its Deployment, for one of a Deployment's ReplicaSets."""
+    ending = "-" + (metadata.get("labels") or {}).get(POD_TEMPLATE_HASH, "")
+    if owner.kind == "ReplicaSet" and ending != "-" and owner.name.endswith(ending):
+        owner = msgspec.structs.replace(owner, kind="Deployment", name=owner.name[: -len(ending)], uid="")
+    return Made(top=owner)
+
+
+def checked(made: Made, metadata: dict[str, Any]) -> Made:
+    """Return what is known of a pod's controller: nothing if it does not take such a pod for its own."""
+    if made.selector is None or selects_labels(made.selector, metadata.get("labels") or {}):
+        return made
+    return Made(problem="the controller that it names selects other pods than this by their labels")
+
+
+def workload_name(metadata: dict[str, Any], admission: str, made: Made | None = None) -> tuple[str, str]:
+    """Return the name of the workload whose workers a pod uses, and who calls for it: all pods of one Deployment share one.
+
+    A pod of whose controller nothing is known counts as its own.
 
     Args:
         metadata: The pod's, as JSON.
         admission: UID of the admission request, from which a bare pod without a name gets one.
+        made: What is known of its controller; None if it has none.
 
     Raises:
         RequestError: The name is too long.
     """
-    owner = next((one for one in metadata.get("ownerReferences") or () if one.get("controller")), None)
     generated = metadata.get("generateName", "")
-    if owner is not None:
-        ending = "-" + (metadata.get("labels") or {}).get(POD_TEMPLATE_HASH, "")
-        name = owner["name"]
-        if owner["kind"] == "ReplicaSet" and ending != "-" and name.endswith(ending):
-            name = name[: -len(ending)]
+    if made is not None and made.top is not None:
+        name, maker = made.top.name, maker_of(made.top)
     elif metadata.get("name"):
-        name = metadata["name"]
+        name, maker = metadata["name"], f"Pod/{metadata['name']}"
     else:
         before = (metadata.get("annotations") or {}).get(keys.SELECTED_WORKLOAD, "")
         stem = generated.rstrip("-.") or "pod"
         # One that comes a second time, after another webhook has changed it, keeps its name.
-        name = before if before.startswith(f"{stem}-") else f"{stem}-{admission[:8]}"
+        kept = re.fullmatch(rf"{re.escape(stem)}-[0-9a-f]{{8}}", before)
+        name, maker = before if kept else f"{stem}-{admission[:8]}", ""
     if len(name) > LONGEST_NAME:
         fix = "give the pod or its controller a shorter name"
         raise RequestError(
             "metadata.name", name, f"is over {LONGEST_NAME} characters, and its workers are labelled so", fix
         )
-    return str(name)
+    return str(name), maker
+
+
+def check_free(name: str, maker: str, known: TensorFusionWorkload | None) -> None:
+    """Refuse a pod that calls for a workload of somebody else: it would wait for a worker that it never gets.
+
+    Raises:
+        RequestError: It does.
+    """
+    whose = known.metadata.annotations.get(WORKLOAD_MAKER, "") if known is not None else maker
+    if whose == maker:
+        return
+    by = f"is called for by {whose.replace('/', ' ')}" if whose else "was written by hand"
+    fix = "give the pod, or what makes it, another name"
+    raise RequestError("TensorFusionWorkload", name, f"{by}, and its workers are not this pod's", fix)
 
 
 def workload_spec(view: PodSpecView, request: GpuRequest, profile: WorkloadProfileSpec | None) -> dict[str, Any]:

@@ -4,28 +4,39 @@ The newest client says what the workload is to be. It goes with those who made i
 them is gone, so a rolling update of their Deployment leaves it alone.
 """
 
-from collections.abc import Collection, Sequence
-from typing import Any
+import re
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from schemas.dialects import tf_keys as keys
 from schemas.dialects.view import POOL_KEY
 from schemas.kube.base import API_VERSION
 from schemas.kube.components import WORKLOAD_KIND
 from schemas.kube.resources import TensorFusionWorkload
-from schemas.remote import WORKLOAD_MAKER, WORKLOAD_MODE, Owner, RemoteClient, connection_name
+from schemas.remote import WORKLOAD_MAKER, WORKLOAD_MODE, Owner, RemoteClient, connection_name, maker_of
 
 CONNECTION_KIND = "TensorFusionConnection"
 
+_GENERATED: Final = 5
+"""Characters that the API server puts behind ``generateName``; admission, which does not know them, puts eight of its own."""
 
-def workload_document(clients: Collection[RemoteClient]) -> dict[str, Any]:
+
+class Caller(NamedTuple):
+    """A client, and whose it is by the API server's word."""
+
+    client: RemoteClient
+    maker: Owner
+
+
+def workload_document(callers: Sequence[Caller]) -> dict[str, Any]:
     """Return what a workload is to be, for server-side apply, by all of its clients, one at least."""
-    newest = max(clients, key=lambda one: (one.created_at, one.name))
+    newest, maker = max(callers, key=lambda one: (one.client.created_at, one.client.name))
     mode = "fixed" if isinstance(newest.spec.get("replicas"), int) else "dynamic"
-    owners = {one.owner.uid: _reference(one.owner) for one in clients}
+    owners = {one.maker.uid: _reference(one.maker) for one in callers}
     metadata: dict[str, Any] = {
         "name": newest.workload,
         "namespace": newest.namespace,
-        "annotations": {WORKLOAD_MODE: mode, WORKLOAD_MAKER: _maker(newest)},
+        "annotations": {WORKLOAD_MODE: mode, WORKLOAD_MAKER: maker_of(maker)},
         "ownerReferences": [owners[uid] for uid in sorted(owners)],
     }
     if newest.pool:
@@ -33,29 +44,41 @@ def workload_document(clients: Collection[RemoteClient]) -> dict[str, Any]:
     return {"apiVersion": API_VERSION, "kind": WORKLOAD_KIND, "metadata": metadata, "spec": newest.spec}
 
 
-def entitled(clients: Sequence[RemoteClient], known: TensorFusionWorkload | None) -> list[RemoteClient]:
-    """Return which of those that call for a workload may say what it is, and use its workers.
+def caller_of(client: RemoteClient, top: Owner | None) -> Caller | None:
+    """Return whose a client is that calls for this workload; None if it has no right to the name, whoever made it.
 
-    What a client says stands in its annotations, which anybody may write who may create a pod. So a workload that was written
-    by hand is nobody's client's, and one that clients have called for is theirs alone who made its first ones: the same bare pod,
-    or the same controller, of which a Deployment's ReplicaSets are one.
+    A workload has the name of who calls for it, so that nobody can have somebody else's: of what stands above the pod, or of
+    the pod itself, which counts as its own where nothing else is known to stand above it.
 
     Args:
-        clients: All that call for it.
+        client: The client.
+        top: What stands above its pod, by the API server's word; None if nothing is known of it.
+    """
+    if top is not None and top.name == client.workload:
+        return Caller(client, top)
+    own = Owner(api_version="v1", kind="Pod", name=client.name, uid=client.uid)
+    stem = client.name[:-_GENERATED].rstrip("-.")
+    if client.workload == client.name or re.fullmatch(rf"{re.escape(stem)}-[0-9a-f]{{8}}", client.workload):
+        return Caller(client, own)
+    return None
+
+
+def entitled(callers: Sequence[Caller], known: TensorFusionWorkload | None) -> list[Caller]:
+    """Return which of those that call for a workload may say what it is, and use its workers.
+
+    A workload that was written by hand is nobody's client's, and one that clients have called for is theirs alone who made its
+    first ones: the same bare pod, or what stands above all of them, by kind and name.
+
+    Args:
+        callers: All that call for it and may.
         known: The workload as it is; None if there is none yet, which the oldest client then founds.
     """
     if known is None:
-        founder = min(clients, key=lambda one: (one.created_at, one.name), default=None)
-        maker = _maker(founder) if founder is not None else ""
+        founder = min(callers, key=lambda one: (one.client.created_at, one.client.name), default=None)
+        maker = maker_of(founder.maker) if founder is not None else ""
     else:
         maker = known.metadata.annotations.get(WORKLOAD_MAKER, "")
-    return [one for one in clients if _maker(one) == maker]
-
-
-def _maker(client: RemoteClient) -> str:
-    kind, name, workload = client.owner.kind, client.owner.name, client.workload
-    is_deployment = kind == "ReplicaSet" and name.rpartition("-")[0] == workload
-    return f"{kind}/{workload if is_deployment else name}"
+    return [one for one in callers if maker_of(one.maker) == maker]
 
 
 def connection_document(client: RemoteClient) -> dict[str, Any]:

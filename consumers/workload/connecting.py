@@ -6,7 +6,7 @@ from consumers.workload.called import connection_document
 from consumers.workload.connections import client_name, client_uid
 from consumers.workload.founding import Founding
 from consumers.workload.hands import CONNECTIONS, Hands
-from consumers.workload.view import Key, View
+from consumers.workload.view import Key
 from schemas.kube.base import API_VERSION
 from schemas.kube.resources import TensorFusionConnection
 from schemas.remote import RemoteClient
@@ -25,18 +25,17 @@ class Connecting:
     """Makes and removes connections.
 
     Args:
-        view: Which clients there are.
-        founding: Which of them are a workload's.
+        founding: Which clients are a workload's.
         hands: The API server.
     """
 
-    def __init__(self, view: View, founding: Founding, hands: Hands) -> None:
-        self._view, self._founding, self._hands = view, founding, hands
+    def __init__(self, founding: Founding, hands: Hands) -> None:
+        self._founding, self._hands = founding, hands
 
     async def connect(self, key: Key) -> Connected:
         """Return the connections of a workload's clients, after making and removing what is to be."""
         clients = {client.uid: client for client in self._founding.clients(key)}
-        strangers = {client.uid for client in self._view.clients(key)} - clients.keys()
+        strangers = self._founding.strangers(key)
         kept: list[TensorFusionConnection] = []
         for one in await self._hands.connections(key):
             uid = client_uid(one)

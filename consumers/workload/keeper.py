@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from bus.kube.errors import KubeRefusedError
+from bus.makers import Makers
 from consumers.workload.connecting import Connecting
 from consumers.workload.connections import PATIENCE, client_uid, own_workers, seated, status_of, staying
 from consumers.workload.founding import Founding, refusal
@@ -33,16 +34,19 @@ class Keeper:
         view: What is set, and which clients there are.
         hands: The API server.
         seating: Who uses which worker.
+        makers: Says who has made clients.
         look_at: Has a workload looked at again in so many seconds.
     """
 
-    def __init__(self, view: View, hands: Hands, seating: Seating, look_at: Callable[[Key, float], None]) -> None:
+    def __init__(
+        self, view: View, hands: Hands, seating: Seating, makers: Makers, look_at: Callable[[Key, float], None]
+    ) -> None:
         self._hands, self._seating = hands, seating
         self.view = view
         self._look_at = look_at
         self._shown: dict[Key, TensorFusionWorkloadStatus] = {}
-        self._founding = Founding(view, hands)
-        self._connecting = Connecting(view, self._founding, hands)
+        self._founding = Founding(view, hands, makers)
+        self._connecting = Connecting(self._founding, hands)
         self.looked = self.made = self.removed = self.seated = 0
 
     def forget(self, key: Key) -> None:
@@ -162,7 +166,9 @@ class Keeper:
     ) -> None:
         """Write a workload's status if it says something new; a condition keeps its time as long as it stays what it is."""
         strangers = self._founding.strangers(key)
-        status = workload_status(count, workers, template_hash, problem, refusal(strangers) if strangers else "")
+        status = workload_status(
+            count, workers, template_hash, problem, refusal(strangers.values()) if strangers else ""
+        )
         if self._shown.get(key) == status:
             return
         before = await self._hands.workload_status(key)

@@ -11,10 +11,11 @@ from typing import Any, Final
 import msgspec
 
 from bus.connection import Bus
-from bus.errors import UndecodableError
+from bus.errors import CallError, UndecodableError
 from bus.follower import Follower, Record
 from bus.kube.client import Client
 from bus.kube.errors import KubeError
+from bus.makers import Makers
 from bus.streams import LEDGER, STATE
 from bus.tasks import until_first
 from consumers.workload.hands import Hands
@@ -55,7 +56,7 @@ class WorkloadKeeper:
     def __init__(self, bus: Bus, client: Client, name: str) -> None:
         self._seating = Seating(bus, name)
         self.view = View(self._look_soon)
-        self._keeper = Keeper(self.view, Hands(client), self._seating, self._look_at)
+        self._keeper = Keeper(self.view, Hands(client), self._seating, Makers(bus), self._look_at)
         self._state = Follower(bus, STATE, STATE_FILTERS, self._on_state)
         self._ledger = Follower(bus, LEDGER, LEDGER_FILTERS, self._on_ledger, recreated=self.view.forget_records)
         self._changed: set[Key] = set()
@@ -122,7 +123,7 @@ class WorkloadKeeper:
         try:
             async with self._slots:
                 problem = await self._keeper.keep(key)
-        except KubeError as error:
+        except (KubeError, CallError) as error:
             problem = str(error)
         except Exception as error:
             # Whatever is written in one workload or its clients, the others keep their workers.

@@ -97,6 +97,7 @@ async def watcher(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event
     """Say on the bus what the API server says."""
     from bus.kube.client import Client
     from deploy.local.settings import preemption, scheduler_config
+    from producers.watcher.makers import answering
     from producers.watcher.service import Watcher
 
     del name  # replicas say the same
@@ -104,7 +105,8 @@ async def watcher(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event
     async with await Client.connect() as client:
         role = Watcher(bus, client, preemption=scope, scheduler_config=config)
         with exposed("watcher", role.statistics, unready=role.unready):
-            await role.run(stop, ready=ready)
+            async with answering(bus, client):
+                await role.run(stop, ready=ready)
 
 
 async def binder(bus: Bus, name: str, stop: asyncio.Event, ready: asyncio.Event) -> None:

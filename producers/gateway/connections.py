@@ -111,7 +111,7 @@ class Connections:
         except TimeoutError:
             if key in self._known:
                 return _refusal(504, f"connection {'/'.join(key)} has no worker yet: see its workload's status")
-            text = "is not known: has admission changed the pod, and does the role workload run?"
+            text = "is not known: does the role workload run, and is the workload the pod's? See its condition ClientsServed"
             return _refusal(404, f"connection {'/'.join(key)} {text}")
         finally:
             self._waiting[key].discard(changed)

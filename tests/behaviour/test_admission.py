@@ -31,6 +31,7 @@ from schemas.pod import GpuRequest, Pod
 from schemas.quota import Budget, Quota, Usage
 from schemas.remote import Owner, RemoteClient
 from tests.conftest import eventually
+from tests.makers import makers
 
 OWNER = {"kind": "ReplicaSet", "name": "web-7f", "uid": "o1", "controller": True}
 POOL = CustomResource(
@@ -269,8 +270,9 @@ async def say_pod(bus, name, slot, phase="Running"):
     await bus.publisher.publish(subjects.state("pod", "ml", name), codec.encode(event))
 
 
-async def test_of_ten_replicas_at_once_exactly_three_are_ours(server, client):
+async def test_of_ten_replicas_at_once_exactly_three_are_ours(server, bus, client):
     async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(makers(bus))
         for number in range(3):
             other = await stack.enter_async_context(await Bus.connect(server.url, name=f"m{number}"))
             await stack.enter_async_context(running(Mutator(other, f"m{number}", lambda: CONTEXT)))
@@ -283,6 +285,25 @@ async def test_of_ten_replicas_at_once_exactly_three_are_ours(server, client):
         assert "patch" in dry.json()["response"]
         last = await client.post("/mutate-v1-pod", json=review(gpu_pod(replicas="5"), uid="r13"))
         assert "patch" in last.json()["response"], "a dry run takes nothing"
+
+
+async def test_a_pod_counts_as_none_of_a_controller_that_has_not_made_it(bus, client):
+    async with running(Mutator(bus, "m", lambda: CONTEXT)) as mutator:
+        body = review(gpu_pod(replicas="3"), uid="r1")
+        status = (await client.post("/mutate-v1-pod", json=body)).json()["response"]["status"]
+        assert (status["code"], "see that a watcher runs" in status["message"]) == (503, True)
+        async with makers(bus, forged={OWNER["uid"]}):
+            response = (await client.post("/mutate-v1-pod", json=body)).json()["response"]
+        assert (response["allowed"], response["status"]["code"]) == (False, 422)
+        assert (
+            "enabled-replicas: '3' counts pods of one controller, and there is no ReplicaSet web-7f"
+            in (response["status"]["message"])
+        )
+        assert mutator._counters._records == {}, "no slot is taken"
+        bare = gpu_pod(**{"nvidia.com/gpu": "1"})
+        assert "patch" in (await client.post("/mutate-v1-pod", json=review(bare))).json()["response"], (
+            "others need nobody"
+        )
 
 
 async def test_junk_in_the_ledger_stops_no_counting(bus):

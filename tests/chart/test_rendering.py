@@ -423,7 +423,7 @@ def test_beside_another_product_nothing_is_taken_and_nothing_of_its_chart_is_mad
         for verb in rule["verbs"]
         for resource in rule["resources"]
     }
-    assert {verb for verb, resource in granted if resource != "tokenreviews"} == {"list", "watch"}
+    assert {verb for verb, resource in granted if resource != "tokenreviews"} == {"get", "list", "watch"}
     active, _ = rendered({})
     assert active["ConfigMap", "tensor-fusion-sys-nats"] == objects["ConfigMap", "tensor-fusion-sys-nats"]
     left = {"cluster", "schedulingConfigTemplate", "priorityClasses"}

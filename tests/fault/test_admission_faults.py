@@ -21,6 +21,7 @@ from producers.gateway.service import GatewayService
 from schemas.event import Event
 from schemas.kube.resources import CustomResource
 from schemas.slots import WorkloadSlots
+from tests.makers import makers
 
 pytestmark = pytest.mark.fault
 
@@ -99,7 +100,7 @@ async def test_a_mutator_killed_under_load_fails_no_request_and_doubles_no_slot(
     await ready.wait()
     began = time.perf_counter()
 
-    async with Connections(gateway.port) as connections:
+    async with Connections(gateway.port) as connections, makers(bus):
 
         async def ask(number: int) -> tuple[int, dict, float]:
             await asyncio.sleep(began + number / RATE - time.perf_counter())

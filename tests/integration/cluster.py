@@ -70,6 +70,7 @@ class Cluster:
         paths = [resource_path("v1", "pods", namespace) for namespace in ("default", SYSTEM)]
         paths.append(resource_path("events.k8s.io/v1", "events", "default"))
         paths += [resource_path("v1", "nodes"), resource_path("v1", "persistentvolumeclaims", "default")]
+        paths += [resource_path("apps/v1", plural, "default") for plural in ("deployments", "replicasets")]
         for kind in KINDS:
             namespace = "default" if kind.scope == "Namespaced" else ""
             paths.append(resource_path("tensor-fusion.ai/v1", kind.plural, namespace))

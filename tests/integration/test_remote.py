@@ -19,6 +19,7 @@ from deploy.local.processes import RoleProcess
 from deploy.local.server import LocalServer
 from tests.integration.cluster import POOL, Cluster, play_agents, pod
 from tests.integration.test_admission import Admission, reached
+from tests.integration.test_makers import LABELS, made
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -245,29 +246,25 @@ async def test_clients_of_one_controller_share_its_workers_and_move_when_one_is_
     profile = {"replicas": 2, "resources": {"requests": {"tflops": "50", "vram": "8Gi"}}}
     metadata = {"name": "two", "namespace": "default"}
     await cluster.apply({"apiVersion": API, "kind": "WorkloadProfile", "metadata": metadata, "spec": profile})
-    owner = {
-        "apiVersion": "apps/v1",
-        "kind": "ReplicaSet",
-        "name": "web-7f",
-        "uid": str(uuid.uuid4()),
-        "controller": True,
-    }
+    deployment = await made(cluster, "Deployment", "web")
+    replicas = await made(cluster, "ReplicaSet", "web-7f", deployment)
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-7f", "uid": replicas.uid, "controller": True}
     names = [f"web-7f-{number}" for number in range(3)]
     async with asyncio.timeout(PATIENCE_S):
         while True:
-            made = client(names[0], **{"workload-profile": "two", "tflops-request": "", "vram-request": ""})
-            made["metadata"]["ownerReferences"] = [owner]
-            made["metadata"]["labels"]["pod-template-hash"] = "7f"
+            one = client(names[0], **{"workload-profile": "two", "tflops-request": "", "vram-request": ""})
+            one["metadata"]["ownerReferences"] = [owner]
+            one["metadata"]["labels"] |= LABELS
             try:
-                await cluster.create(made)
+                await cluster.create(one)
                 break
             except KubeRefusedError as error:  # admission has not heard of the profile yet
                 if "names no WorkloadProfile" not in str(error):
                     raise
                 await asyncio.sleep(0.1)
     for name in names[1:]:
-        made["metadata"]["name"] = name
-        await cluster.create(made)
+        one["metadata"]["name"] = name
+        await cluster.create(one)
     workers = {one["metadata"]["name"]: one for one in await plane.workers("web", 2)}
     assert sorted(workers) == ["web-tf-worker-0", "web-tf-worker-1"]
     answers = {name: (await plane.ask(await plane.token(name), f"{name}-tf-vgpu")).text for name in names}
@@ -294,3 +291,30 @@ async def test_clients_of_one_controller_share_its_workers_and_move_when_one_is_
         await plane.told(await plane.token(name), connection, moved["status"]["connectionURL"])
     again = {one["metadata"]["name"]: one["metadata"]["uid"] for one in await plane.workers("web", 2)}
     assert {name for name in workers if again[name] != workers[name]["metadata"]["uid"]} == {lost}
+    await nobody_forges(plane, owner, workload, names)
+
+
+async def nobody_forges(plane: Plane, owner: dict[str, Any], workload: dict[str, Any], names: list[str]) -> None:
+    """Who writes into a pod what admission would write has neither another's workload nor one of a name that is free."""
+    cluster = plane.cluster
+    for name, called in (("forged", "web"), ("founder", "free")):
+        one = pod(name)
+        one["metadata"]["labels"] = {f"{KEY}component": "client", **LABELS}
+        said = {"poolName": POOL, "replicas": 1}
+        one["metadata"]["annotations"] = {
+            f"{KEY}selected-workload": called,
+            "gpubus.io/workload-spec": json.dumps(said),
+        }
+        one["metadata"]["ownerReferences"] = [owner | {"uid": str(uuid.uuid4())}]
+        await cluster.create(one)
+    shown = await plane.until(
+        "TensorFusionWorkload",
+        "web",
+        lambda one: any(said["type"] == "ClientsServed" for said in one.get("status", {}).get("conditions", ())),
+    )
+    (said,) = (said for said in shown["status"]["conditions"] if said["type"] == "ClientsServed")
+    assert (said["status"], "pods forged, which" in said["message"]) == ("False", True)
+    assert shown["spec"] == workload["spec"]
+    there = {one["metadata"]["name"] for one in await cluster.list("TensorFusionConnection", "default", API)}
+    assert there == {f"{name}-tf-vgpu" for name in names}
+    assert [one["metadata"]["name"] for one in await cluster.list("TensorFusionWorkload", "default", API)] == ["web"]

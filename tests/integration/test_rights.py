@@ -26,7 +26,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 HERE = Path(__file__).parent
 API = "tensor-fusion.ai/v1"
-DELIBERATE = {"tls-issuer may not delete secrets", "keys-monitor may not list secrets"}
+DELIBERATE = {
+    "tls-issuer may not delete secrets", "keys-monitor may not list secrets", "gpubus-watcher may not get poddisruptionbudgets",
+}  # fmt: skip
 """What a test tries to see it refused."""
 
 CHECKED = (*CLUSTER_ROLES, *COEXISTING_ROLES, "alerter", "gateway", "authenticator")

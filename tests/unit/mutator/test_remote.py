@@ -10,8 +10,11 @@ from consumers.mutator.context import Context
 from consumers.mutator.mutate import Mutation, mutate
 from consumers.mutator.options import Images, Options
 from schemas.dialects import HamiConfig, RequestError, TensorFusionDefaults, WorkloadProfile
+from schemas.kube.base import LabelSelector
+from schemas.kube.resources import TensorFusionWorkload
 from schemas.kube.workloads import WorkloadProfileSpec
-from schemas.remote import WORKLOAD_SPEC
+from schemas.makers import Made
+from schemas.remote import WORKLOAD_SPEC, Owner
 from tests.unit.mutator.test_mutate import apply, env
 
 KEY = "tensor-fusion.ai/"
@@ -37,7 +40,9 @@ def pod(more: dict[str, str] | None = None, *, native: dict[str, str] | None = N
     }
 
 
-def admitted(target: dict[str, Any], client: Client = CLIENT, **more: Any) -> tuple[dict[str, Any], Mutation]:
+def admitted(
+    target: dict[str, Any], client: Client = CLIENT, *, makers: Any = None, **more: Any
+) -> tuple[dict[str, Any], Mutation]:
     context = Context(
         pools=frozenset({"shared"}),
         hami=HamiConfig(pool="shared"),
@@ -47,9 +52,9 @@ def admitted(target: dict[str, Any], client: Client = CLIENT, **more: Any) -> tu
         }
         | more,
     )
-    found = mutate(msgspec.json.encode(target), "ml", "0123456789-uid", context)
+    found = mutate(msgspec.json.encode(target), "ml", "0123456789-uid", context, makers)
     changed = apply(target, found.patch)
-    again = mutate(msgspec.json.encode(changed), "ml", "another-uid", context)
+    again = mutate(msgspec.json.encode(changed), "ml", "another-uid", context, makers)
     assert again.patch == (), "a pod that comes again is changed into the same"
     return changed, found
 
@@ -130,6 +135,68 @@ def test_pods_of_one_controller_share_a_workload(meta: dict[str, Any], name: str
     target["metadata"] = {"labels": {f"{KEY}enabled": "true"}, "annotations": ASKS, **meta}
     changed, _ = admitted(target)
     assert changed["metadata"]["annotations"][f"{KEY}selected-workload"] == name
+
+
+def asked(target: dict[str, Any], made: Made | None, **more: Any) -> tuple[str, Mutation]:
+    """Return the workload that a pod calls for, given what is known of its controller, and the whole answer."""
+    changed, found = admitted(target, makers=lambda *_: made, **more)
+    return changed["metadata"]["annotations"].get(f"{KEY}selected-workload", ""), found
+
+
+def controlled(kind: str, name: str, **labels: str) -> dict[str, Any]:
+    target = pod()
+    target["metadata"] = {"annotations": ASKS, **owned(kind, name, **labels)}
+    return target
+
+
+def test_a_controller_counts_as_what_the_api_server_says_of_it_and_a_pod_without_one_as_its_own() -> None:
+    target = controlled("ReplicaSet", "web-7f", **{"pod-template-hash": "7f"})
+    name, found = asked(target, None)
+    assert (name, found.patch, found.controller) == (
+        "",
+        (),
+        Owner(api_version="apps/v1", kind="ReplicaSet", name="web-7f", uid="o"),
+    )
+    above = Owner(api_version="apps/v1", kind="Deployment", name="web", uid="d")
+    selector = LabelSelector(match_labels={"pod-template-hash": "7f"})
+    assert asked(target, Made(top=above, selector=selector))[0] == "web"
+    for forged in (
+        Made(problem="there is no ReplicaSet web-7f"),
+        Made(top=above, selector=LabelSelector(match_labels={"a": "b"})),
+    ):
+        name, found = asked(target, forged)
+        assert name == "web-7f-01234567", "it joins nobody's workload"
+        assert len(found.warnings) == 1
+        counted = controlled("ReplicaSet", "web-7f")
+        counted["metadata"]["annotations"] = ASKS | {f"{KEY}enabled-replicas": "3"}
+        with pytest.raises(RequestError, match="counts pods of one controller, and "):
+            asked(counted, forged)
+    cron = Owner(api_version="batch/v1", kind="CronJob", name="nightly", uid="c")
+    assert asked(controlled("Job", "nightly-123"), Made(top=cron))[0] == "nightly"
+
+
+def test_a_pod_that_calls_for_a_workload_of_others_is_refused() -> None:
+    def known(maker: str) -> Any:
+        annotations = {"tensor-fusion.ai/workload-maker": maker} if maker else {}
+        item = msgspec.convert(
+            {"metadata": {"name": "app", "annotations": annotations}, "spec": {}}, TensorFusionWorkload
+        )
+        return lambda *_: item
+
+    top = Owner(api_version="apps/v1", kind="StatefulSet", name="app", uid="o")
+    assert asked(controlled("StatefulSet", "app"), Made(top=top), workload=known("StatefulSet/app"))[0] == "app"
+    assert asked(pod(), None, workload=known("Pod/app"))[0] == "app"
+    for maker, said in (("Deployment/app", "is called for by Deployment app"), ("", "was written by hand")):
+        for target, made in ((pod(), None), (controlled("StatefulSet", "app"), Made(top=top))):
+            with pytest.raises(RequestError, match=f"TensorFusionWorkload: 'app' {said}.*another name"):
+                asked(target, made, workload=known(maker))
+    generated = pod()
+    generated["metadata"] = {"generateName": "app-", "labels": {f"{KEY}enabled": "true"}, "annotations": ASKS}
+    with pytest.raises(RequestError, match="its workers are not this pod's"):
+        asked(generated, None, workload=known("Pod/app"))
+    chosen = generated["metadata"]["annotations"] | {f"{KEY}selected-workload": "app-of-others"}
+    generated["metadata"]["annotations"] = chosen
+    assert asked(generated, None)[0] == "app-01234567", "no name can be chosen"
 
 
 def test_the_workload_is_what_the_profile_says_and_the_pod_above_that() -> None:

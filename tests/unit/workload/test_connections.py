@@ -8,12 +8,12 @@ import hypothesis.strategies as st
 import msgspec
 from hypothesis import given
 
-from consumers.workload.called import connection_document, entitled, workload_document
+from consumers.workload.called import Caller, caller_of, connection_document, entitled, workload_document
 from consumers.workload.connections import PATIENCE, client_uid, own_workers, seated, status_of, staying, url_of
 from consumers.workload.plan import SETTLE, Plan, Worker, plan_dedicated
 from schemas.kube.resources import TensorFusionConnection, TensorFusionWorkload
 from schemas.kube.workloads import TensorFusionConnectionStatus
-from schemas.remote import Owner, RemoteClient
+from schemas.remote import Owner, RemoteClient, maker_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -128,41 +128,54 @@ def test_each_client_gets_a_worker_of_its_own_that_goes_with_it() -> None:
     assert plan_dedicated("web", {"a": "uid-a"}, [young], NOW) == Plan(again=NOW + SETTLE)
 
 
-def test_the_newest_client_says_what_the_workload_is_and_it_goes_with_all_who_made_them() -> None:
-    clients = [
-        client("a", age=60, owner="rs-1"),
-        client("b", age=0, replicas=3, owner="rs-2"),
-        client("c", age=60, owner="rs-1"),
-    ]
-    made = workload_document(clients)
-    assert (made["metadata"]["name"], made["spec"]["replicas"]) == ("web", 3)
-    assert made["metadata"]["annotations"] == {
-        "tensor-fusion.ai/workload-mode": "fixed", "tensor-fusion.ai/workload-maker": "ReplicaSet/rs-2"
+def made(kind: str, name: str, uid: str = "") -> Owner:
+    return Owner(api_version="apps/v1", kind=kind, name=name, uid=uid or f"uid-{name}")
+
+
+WEB = made("Deployment", "web")
+
+
+def test_the_newest_client_says_what_the_workload_is_and_it_goes_with_who_made_them() -> None:
+    clients = [client("a", age=60), client("b", age=0, replicas=3), client("c", age=60)]
+    again = made("Deployment", "web", "uid-later")
+    callers = [Caller(clients[0], WEB), Caller(clients[1], again), Caller(clients[2], WEB)]
+    document = workload_document(callers)
+    assert (document["metadata"]["name"], document["spec"]["replicas"]) == ("web", 3)
+    assert document["metadata"]["annotations"] == {
+        "tensor-fusion.ai/workload-mode": "fixed", "tensor-fusion.ai/workload-maker": "Deployment/web"
     }  # fmt: skip
-    assert [one["uid"] for one in made["metadata"]["ownerReferences"]] == ["uid-rs-1", "uid-rs-2"]
-    assert workload_document(clients[:1])["metadata"]["annotations"] == {
-        "tensor-fusion.ai/workload-mode": "dynamic",
-        "tensor-fusion.ai/workload-maker": "ReplicaSet/rs-1",
-    }
+    assert [one["uid"] for one in document["metadata"]["ownerReferences"]] == ["uid-later", "uid-web"]
+    assert workload_document(callers[:1])["metadata"]["annotations"]["tensor-fusion.ai/workload-mode"] == "dynamic"
     assert client_uid(connection("a")) == "uid-a"
 
 
-def called_for(*clients: RemoteClient) -> TensorFusionWorkload:
-    return msgspec.convert(workload_document(clients), TensorFusionWorkload)
+def of(name: str, workload: str, top: Owner | None) -> str:
+    """Return who calls by a pod of this name for a workload; empty if it may not."""
+    found = caller_of(msgspec.structs.replace(client(name), workload=workload), top)
+    return f"{maker_of(found.maker)} {found.maker.uid}" if found is not None else ""
 
 
-def called(name: str, kind: str, owner: str, age: int = 0) -> RemoteClient:
-    whose = Owner(api_version="v1", kind=kind, name=owner, uid=f"uid-{owner}")
-    return msgspec.structs.replace(client(name, age), owner=whose)
+def test_nobody_has_a_workload_of_another_name_than_its_own_or_that_of_who_made_it_by_the_api_server_s_word() -> None:
+    assert of("web-7f-abcde", "web", WEB) == "Deployment/web uid-web"
+    assert of("web-7f-abcde", "web", None) == "", "it only says so"
+    assert of("web-7f-abcde", "other", WEB) == ""
+    assert of("web", "web", None) == "Pod/web uid-web"
+    assert of("evil", "web", None) == ""
+    assert of("web-7f-abcde", "web-7f-abcde", None) == "Pod/web-7f-abcde uid-web-7f-abcde", "counts as its own"
+    assert of("web-7f-abcde", "web-7f-0123abcd", None) == "Pod/web-7f-abcde uid-web-7f-abcde"
+    for free in ("web-7f-0123abcde", "web-7f-0123abcX", "web-7-0123abcd", "web-7f-x-0123abcd"):
+        assert of("web-7f-abcde", free, None) == ""
+
+
+def called_for(one: Caller) -> TensorFusionWorkload:
+    return msgspec.convert(workload_document([one]), TensorFusionWorkload)
 
 
 def test_a_workload_is_for_clients_of_those_who_called_for_it_and_one_by_hand_for_none() -> None:
-    old, new = called("a", "ReplicaSet", "web-7f"), called("b", "ReplicaSet", "web-8a")
-    bare, stateful, other = (
-        called("web", "Pod", "web"), called("web-0", "StatefulSet", "web"), called("x", "ReplicaSet", "web-x-8a"),
-    )  # fmt: skip
-    everybody = [old, new, bare, stateful, other]
-    assert entitled(everybody, called_for(old)) == [old, new], "a Deployment that is rolled stays itself"
+    old, new = Caller(client("a"), WEB), Caller(client("b"), made("Deployment", "web", "uid-again"))
+    bare, stateful = Caller(client("web"), made("Pod", "web")), Caller(client("web-0"), made("StatefulSet", "web"))
+    everybody = [old, new, bare, stateful]
+    assert entitled(everybody, called_for(old)) == [old, new], "one that is made again under its name is itself"
     assert entitled(everybody, called_for(stateful)) == [stateful]
     assert entitled(everybody, called_for(bare)) == [bare]
     by_hand = msgspec.convert({"metadata": {"name": "web", "namespace": "ns"}, "spec": {}}, TensorFusionWorkload)
@@ -170,7 +183,8 @@ def test_a_workload_is_for_clients_of_those_who_called_for_it_and_one_by_hand_fo
 
 
 def test_the_oldest_client_founds_a_workload_and_one_of_another_kind_and_the_same_name_is_a_stranger() -> None:
-    bare, stateful = called("web", "Pod", "web", age=9), called("web-0", "StatefulSet", "web", age=5)
+    bare = Caller(client("web", age=9), made("Pod", "web"))
+    stateful = Caller(client("web-0", age=5), made("StatefulSet", "web"))
     assert entitled([stateful, bare], None) == [bare]
     assert entitled([], None) == []
 

@@ -147,7 +147,7 @@ def test_a_pod_over_which_admission_stumbles_is_refused_at_once() -> None:
         raise KeyError("name")
 
     mutator = object.__new__(Mutator)
-    vars(mutator).update(_context=context, statistics=MutatorStatistics())
+    vars(mutator).update(_context=context, _makers=None, statistics=MutatorStatistics())
     found = mutator._admit_at_once(Admit(uid="u", namespace="ns", pod=msgspec.Raw(b"{}")))
     assert isinstance(found, Admitted)
     assert (found.allowed, found.code, mutator.statistics.refused) == (False, 422, 1)
