@@ -9,7 +9,7 @@ from bus.errors import UndecodableError
 from bus.follower import Record
 from consumers.mutator.client import Client, client_of
 from schemas.dialects.text import RequestError
-from schemas.kube.shape import check_part, check_template
+from schemas.kube.shape import check_client
 from schemas.rollout import ComponentSpec, Rollout, Template
 from schemas.rollout_template import made_from
 
@@ -63,9 +63,7 @@ class Clients:
 
 
 def _check(template: Template, pool: str) -> None:
-    stated, where = template.rendered, f"pool {pool}: spec.componentConfig.client"
     try:
-        check_template(stated.get("patchToPod") or {}, f"{where}.patchToPod", first_named=True)
-        check_part(stated.get("patchToContainer") or {}, f"{where}.patchToContainer")
+        check_client(template.rendered, f"pool {pool}: spec.componentConfig.client")
     except RequestError as error:
         raise UndecodableError(f"{error}; what pods of the pool got before they get on") from None

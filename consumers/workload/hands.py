@@ -9,7 +9,7 @@ from bus.kube.errors import CONFLICT, NOT_FOUND, KubeRefusedError
 from consumers.workload.plan import Worker
 from consumers.workload.reading import PodAsRead, controller, worker_of
 from schemas.dialects.tf_keys import COMPONENT, WORKLOAD
-from schemas.kube.base import API_VERSION
+from schemas.kube.base import API_VERSION, Condition
 from schemas.kube.components import WORKLOAD_KIND
 from schemas.kube.core import KubePod, ObjectMeta
 from schemas.kube.resources import TensorFusionConnection
@@ -19,6 +19,7 @@ MANAGER: Final = "gpubus-workload"
 PODS: Final = "pods"
 WORKLOADS: Final = "tensorfusionworkloads"
 CONNECTIONS: Final = "tensorfusionconnections"
+POOLS: Final = "gpupools"
 
 _FORCED: Final = {"fieldManager": MANAGER, "force": "true"}
 
@@ -54,6 +55,15 @@ class _Stated(msgspec.Struct):
     status: TensorFusionWorkloadStatus = TensorFusionWorkloadStatus()
 
 
+class _Conditions(msgspec.Struct):
+    conditions: tuple[Condition, ...] = ()
+
+
+class _Told(msgspec.Struct):
+    status: _Conditions = msgspec.field(default_factory=_Conditions)
+
+
+_told = msgspec.json.Decoder(_Told)
 _pods = msgspec.json.Decoder(_Pods)
 _pod = msgspec.json.Decoder(KubePod)
 _connections = msgspec.json.Decoder(_Connections)
@@ -191,6 +201,16 @@ class Hands:
                 return False
             raise
         return True
+
+    async def pool_condition(self, pool: str, kind: str) -> Condition | None:
+        """Return a condition of a pool; None if it has none of this type, or there is no such pool."""
+        found = await self._client.find(resource_path(API_VERSION, POOLS, name=pool))
+        conditions = _told.decode(found).status.conditions if found is not None else ()
+        return next((one for one in conditions if one.type == kind), None)
+
+    async def show_pool(self, document: dict[str, Any]) -> None:
+        """Write a condition into the status of a pool."""
+        await self._status(POOLS, "", document["metadata"]["name"], document)
 
     async def _status(self, plural: str, namespace: str, name: str, document: dict[str, Any]) -> None:
         path = resource_path(API_VERSION, plural, namespace, name, "status")

@@ -13,6 +13,7 @@ from consumers.workload.connections import PATIENCE, client_uid, own_workers, se
 from consumers.workload.founding import Founding, refusal
 from consumers.workload.hands import PODS, Hands
 from consumers.workload.plan import Plan, Worker, plan_dedicated, plan_workers
+from consumers.workload.pools import Pools, blamed
 from consumers.workload.render import worker_pod
 from consumers.workload.seating import Seating
 from consumers.workload.status import OURS, workload_status
@@ -46,11 +47,13 @@ class Keeper:
         self._look_at = look_at
         self._shown: dict[Key, TensorFusionWorkloadStatus] = {}
         self._founding = Founding(view, hands, makers)
+        self._pools = Pools(hands)
         self._connecting = Connecting(self._founding, hands)
         self.looked = self.made = self.removed = self.seated = 0
 
-    def forget(self, key: Key) -> None:
+    async def forget(self, key: Key) -> None:
         """The workload is no more."""
+        await self._pools.forget(key)
         self._shown.pop(key, None)
         self._founding.forget(key)
 
@@ -75,26 +78,35 @@ class Keeper:
             plan = plan_dedicated(key[1], wanted, workers, now, seats.values())
         else:
             plan = plan_workers(key[1], count, workers, now)
-        source, problem = None, taken
-        try:
-            source = self.view.source(key)
-        except RequestError as error:
-            problem = problem or str(error)
-        problem = await self._carry_out(key, workload, plan, source) or problem
+        source, unknown = self._source(key)
+        problem = taken or unknown
+        prevented, refused = await self._carry_out(key, workload, plan, source)
+        problem = prevented or problem
         if plan.again is not None:
             self._look_at(key, max((plan.again - now).total_seconds(), SOON_S))
         if count is not None:
             seats = seated(before[1], connections, workers, replicas=count, now=now)
             if not await self._seating.settle(key, before[0], seats):
                 if self._seating.unreadable(key):
-                    return "the record of who uses which worker cannot be read: see `gpubus dead list`"
+                    problem = "the record of who uses which worker cannot be read: see `gpubus dead list`"
+                    await self._show(key, count, workers, source.hash if source is not None else "", problem)
+                    return problem
                 self._look_at(key, SOON_S)
                 return problem
             if len(seats) < len(connections):
                 self._look_at(key, PATIENCE.total_seconds())
         await self._tell(key, connections, workers, seats, problem)
         await self._show(key, count, workers, source.hash if source is not None else "", problem)
+        if source is not None:
+            await self._pools.tell(key, source.pool, refused)
         return problem
+
+    def _source(self, key: Key) -> tuple[Source | None, str]:
+        """Return what workers are made from, or why that is not known."""
+        try:
+            return self.view.source(key), ""
+        except RequestError as error:
+            return None, str(error)
 
     async def fail(self, key: Key, problem: str) -> None:
         """Have a workload say that it cannot be kept, and why; its workers stay as they are."""
@@ -123,32 +135,48 @@ class Keeper:
             else:
                 self._look_at(key, SOON_S)
 
-    async def _carry_out(self, key: Key, workload: TensorFusionWorkload, plan: Plan, source: Source | None) -> str:
-        problem = ""
+    async def _carry_out(
+        self, key: Key, workload: TensorFusionWorkload, plan: Plan, source: Source | None
+    ) -> tuple[str, str]:
+        """Return what was in the way, and what of that is the fault of the pool's template; both empty if nothing was."""
+        problem, refused = "", ""
         for one in plan.remove:
             try:
                 await self._hands.remove("v1", PODS, key[0], one.name, one.uid)
                 self.removed += 1
             except KubeRefusedError as error:
                 problem = problem or error.message
-        if source is not None:
-            for name in plan.make:
+        if source is None:
+            return problem, ""
+        for name in plan.make:
+            try:
                 problem = await self._make(key, workload, name, source, plan.clients.get(name, "")) or problem
-        return problem
+            except RequestError as error:
+                problem = str(error)
+            except KubeRefusedError as error:
+                problem = error.message
+                refused = refused or blamed(error, workload.spec)
+        return problem, refused
 
     async def _make(self, key: Key, workload: TensorFusionWorkload, name: str, source: Source, client: str) -> str:
-        try:
-            pod = worker_pod(
-                name, workload, source.template, pool=source.pool, vendor=source.vendor, template_hash=source.hash,
-                client=client,
-            )  # fmt: skip
-            if await self._hands.make_pod(key[0], pod):
-                self.made += 1
-                return ""
-        except RequestError as error:
-            return str(error)
-        except KubeRefusedError as error:
-            return error.message
+        """Make a worker, and return what is in the way of its name; empty if nothing is.
+
+        Raises:
+            RequestError: It cannot be made of what is stated.
+            KubeRefusedError: The API server would not have it.
+        """
+        pod = worker_pod(
+            name,
+            workload,
+            source.template,
+            pool=source.pool,
+            vendor=source.vendor,
+            template_hash=source.hash,
+            client=client,
+        )
+        if await self._hands.make_pod(key[0], pod):
+            self.made += 1
+            return ""
         return await self._taken(key, workload, name)
 
     async def _taken(self, key: Key, workload: TensorFusionWorkload, name: str) -> str:

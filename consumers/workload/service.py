@@ -118,7 +118,7 @@ class WorkloadKeeper:
     async def _look(self, key: Key) -> None:
         if self.view.workload(key) is None and not self.view.clients(key):
             self._failures.pop(key, None)
-            self._keeper.forget(key)
+            await self._keeper.forget(key)
             return
         try:
             async with self._slots:

@@ -8,7 +8,7 @@ import msgspec
 
 from schemas.dialects.text import RequestError
 from schemas.kube.pools import Client, ComponentConfig, GPUPoolSpec, Hypervisor, Worker
-from schemas.kube.shape import check_template
+from schemas.kube.shape import check_client, check_template
 from schemas.kube.workloads import WorkloadProfileSpec
 from schemas.rollout import Component, ComponentSpec, UpdatePolicy
 from schemas.rollout_template import make_template
@@ -71,6 +71,7 @@ def component_specs(
         rendered["worker"] = _worker(worker, config.hypervisor)
     if config.client is not None or revisions:
         rendered["client"] = _client(config.client or Client())
+        refused["client"] = _unsound(rendered["client"])
     policy = spec.node_manager_config.node_pool_rolling_update_policy
     stated = msgspec.to_builtins(policy) if policy is not None else None
     return {
@@ -91,6 +92,15 @@ def _sound(component: Component, config: Configured) -> tuple[Configured, str]:
     except RequestError as error:
         return msgspec.structs.replace(config, pod_template=None), str(error)
     return config, ""
+
+
+def _unsound(client: Mapping[str, Any]) -> str:
+    """Return what is wrong with what is put into pods, which get what they got before; empty if nothing is."""
+    try:
+        check_client(client, "componentConfig.client")
+    except RequestError as error:
+        return f"{error}; new pods get what they got before"
+    return ""
 
 
 def _policy(stated: Mapping[str, Any] | None, component: Component) -> UpdatePolicy:

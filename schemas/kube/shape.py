@@ -4,6 +4,7 @@ What is not named here is passed on as it is: the API server judges it. A null t
 where a pod may do without.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -112,6 +113,16 @@ def check_part(stated: object, field: str) -> None:
         RequestError: It cannot be part of one.
     """
     _shaped(stated, _Part, field)
+
+
+def check_client(stated: Mapping[str, Any], field: str) -> None:
+    """Check what a pool puts into pods.
+
+    Raises:
+        RequestError: It cannot be part of one.
+    """
+    check_template(stated.get("patchToPod") or {}, f"{field}.patchToPod", first_named=True)
+    check_part(stated.get("patchToContainer") or {}, f"{field}.patchToContainer")
 
 
 def _shaped(stated: object, shape: type[Shape], field: str) -> Shape:

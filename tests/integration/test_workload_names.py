@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from bus.kube.client import Client
-from consumers.workload.called import workload_document
+from consumers.workload.called import Caller, workload_document
 from consumers.workload.hands import Hands
 from schemas.remote import Owner, RemoteClient
-from tests.integration.cluster import Cluster, pod
+from tests.integration.cluster import POOL, Cluster, pod
 from tests.integration.test_workload import API, PATIENCE_S, WORKERS, pool, workers, workload
 
 pytestmark = pytest.mark.integration
@@ -25,7 +25,7 @@ def called_for(**spec: Any) -> dict[str, Any]:
         namespace="default", name="model-0", uid="u", workload="model", spec=spec, pool="shared", owner=owner,
         created_at=datetime.now(UTC),
     )  # fmt: skip
-    return workload_document([client])
+    return workload_document([Caller(client, owner)])
 
 
 async def shown(cluster: Cluster) -> dict[str, Any]:
@@ -88,3 +88,32 @@ async def test_a_worker_s_name_that_a_pod_has_is_said_and_workers_go_when_none_a
     del dynamic["spec"]["replicas"]
     await cluster.apply(dynamic)
     await workers(cluster, [])
+
+
+async def pool_says(cluster: Cluster, status: str) -> dict[str, Any]:
+    """Wait until the pool's condition of its workers has this status, and return it."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            found = (await cluster.get("GPUPool", POOL, api=API)).get("status", {}).get("conditions", ())
+            for one in found:
+                if (one["type"], one["status"]) == ("WorkersAccepted", status):
+                    return dict(one)
+            await asyncio.sleep(0.05)
+
+
+async def test_what_the_api_server_has_against_workers_is_said_by_their_pool_and_ends_when_it_is_mended(
+    cluster: Cluster, start
+) -> None:
+    wrong = pool("worker:1")
+    wrong["spec"]["componentConfig"]["worker"]["podTemplate"]["template"]["spec"]["terminationGracePeriodSeconds"] = -1
+    wrong["spec"]["componentConfig"]["worker"]["podTemplate"]["template"]["spec"]["dnsPolicy"] = "Nowhere"
+    await cluster.apply(wrong)
+    await cluster.apply(workload(1))
+    await asyncio.gather(*map(start, ("watcher", "workload", "workload")))
+    said = await pool_says(cluster, "False")
+    assert "dnsPolicy" in said["message"]
+    assert "(workload default/model)" in said["message"]
+    await ready_says(cluster, lambda one: "dnsPolicy" in one.get("message", ""))
+    await cluster.apply(pool("worker:1"))
+    await workers(cluster, WORKERS[:1])
+    assert (await pool_says(cluster, "True"))["reason"] == "TemplateAccepted"

@@ -289,5 +289,22 @@ def test_a_pod_template_that_is_none_updates_nothing_and_says_where(component, t
     )
 
 
+@pytest.mark.parametrize(
+    ("client", "where"),
+    [
+        ({"patchToPod": {"spec": {"containers": [{"image": "nameless"}]}}}, "patchToPod"),
+        ({"patchToPod": {"spec": "x"}}, "patchToPod"),
+        ({"patchToContainer": {"env": [1]}}, "patchToContainer"),
+    ],
+)
+def test_a_patch_that_no_pod_can_take_updates_nothing_and_says_where(client, where) -> None:
+    stated = {"nodeManagerConfig": {}, "componentConfig": {"client": client}}
+    found = component_specs("p", msgspec.convert(stated, GPUPoolSpec), {})["client"]
+    assert f"componentConfig.client.{where}" in found.policy.refused
+    assert "new pods get what they got before" in found.policy.refused
+    stated["componentConfig"]["client"] = {"patchToPod": {"spec": {"hostPID": True}}}
+    assert component_specs("p", msgspec.convert(stated, GPUPoolSpec), {})["client"].policy.refused == ""
+
+
 def sound(stated: dict, component: str) -> dict:
     return {**stated, "componentConfig": {component: {"image": stated["componentConfig"][component]["image"]}}}
