@@ -8,10 +8,13 @@ that knows the cluster already, and measures from the publish of a pod to the ar
 of all nodes with pods are played, each every five seconds, spread over them. The floor rows use the project's own publisher
 without any allocator: acknowledged publishes, and compare-and-set records, both pipelined. The ceiling row is what two
 processes that share nothing, not even a bus, do together against one alone: two cores of a virtual machine seldom give 2.
+The rows of processor time take in all pods, from the resume on, and depend less on what else the machine does: with the bus
+on a machine of its own two allocators can give at most twice what one takes by what two take.
 """
 
 import asyncio
 import multiprocessing
+import os
 import statistics
 import tempfile
 import time
@@ -109,10 +112,23 @@ def ceiling() -> float:
         return sum(processes.map(spin, [1.0, 1.0])) / alone
 
 
-async def decision_rate(bus: Bus, pods: int) -> float:
-    """Return decisions per second over the last nine tenths, once ``pods`` decisions are stored."""
+def processor_s(*pids: int) -> float:
+    """Return the processor time that processes have taken so far, in user and in kernel mode (Linux)."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])  # utime and stime of proc(5), counted from behind the command's name
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+async def all_decided(bus: Bus, pods: int) -> None:
+    """Wait until ``pods`` decisions are stored."""
     while (await stream_info(bus, "DECISION")).state.messages < pods:  # noqa: ASYNC110  the server is what changes
         await asyncio.sleep(0.05)
+
+
+async def decision_rate(bus: Bus) -> float:
+    """Return decisions per second over the last nine tenths of those stored."""
     stored: list[int] = []
     await history.read(bus, "DECISION", ["gpubus.decision.>"], lambda record: stored.append(record.time_ns))
     skipped = len(stored) // 10
@@ -139,14 +155,20 @@ async def throughput(trace: Trace, allocators: int) -> dict[str, float]:
         pause = f"CONSUMER.PAUSE.{SCHEDULE.stream}.{SCHEDULE.durable}"
         await bus.api(pause, {"pause_until": (now + timedelta(hours=1)).isoformat()})
         await publish(bus, commands)
+        pids = [worker.pid for worker in workers]
+        deciding, serving = processor_s(*pids), processor_s(server.pid)
         await bus.api(pause, {})
-        rate = await decision_rate(bus, len(commands))
+        await all_decided(bus, len(commands))
+        deciding, serving = processor_s(*pids) - deciding, processor_s(server.pid) - serving
+        rate = await decision_rate(bus)
         await asyncio.gather(*(worker.stop() for worker in workers))
         found = await audit(bus)
     if found.violations or len(found.placed | found.refused) != len(commands):
         raise SystemExit(f"the benchmark run is invalid: {found.violations[:3]}")
     return {
         "rate": rate,
+        "deciding": deciding,
+        "serving": serving,
         "records": found.records,
         "placed": len(found.placed),
         "overtaken": found.overtaken,
@@ -195,6 +217,11 @@ async def report(trace: Trace, rounds: int) -> None:
     print(f"| pods per ledger record | {per_record:.1f} |")
     print(f"| two allocators on the same pool | {median(r['rate'] for r in twos):,.0f} /s |")
     print(f"| two against one, same round | {median(ratios):.2f} x |")
+    deciding = [median(r["deciding"] for r in runs) for runs in (ones, twos)]
+    serving = [median(r["serving"] for r in runs) for runs in (ones, twos)]
+    print(f"| processor time of one allocator / of two together | {deciding[0]:.2f} / {deciding[1]:.2f} s |")
+    print(f"| processor time of the server, with one / two | {serving[0]:.2f} / {serving[1]:.2f} s |")
+    print(f"| two against one by their processor time, the bus elsewhere | {2 * deciding[0] / deciding[1]:.2f} x |")
     print(f"| ceiling: two processes that share nothing, against one | {median(ceilings):.2f} x |")
     print(f"| placements overtaken, two allocators | {median(r['overtaken'] for r in twos):.0f} |")
     print(f"| latency at 500 pods/s, p50 / p99 | {p50:.1f} / {p99:.1f} ms |")
