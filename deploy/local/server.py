@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import ctypes
+import errno
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -20,6 +22,9 @@ from typing import Final, Self
 HOST: Final = "127.0.0.1"
 START_TIMEOUT_S: Final = 20.0
 STOP_TIMEOUT_S: Final = 10.0
+LISTENING: Final = range(10_240, 30_000)
+"""Ports to listen on that are neither for outgoing connections nor, from 30000 on, for a cluster's nodes."""
+
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -41,11 +46,21 @@ def find_binary() -> str:
 
 
 def free_port() -> int:
-    """Return a loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a loopback port that was free a moment ago, and that no outgoing connection takes before it is listened on.
+
+    Systems take the ports of outgoing connections from 32768 on, so that one picked there can be gone when the server comes,
+    or comes back.
+    """
+    while True:
+        with socket.socket() as probe:
+            port = secrets.choice(LISTENING)
+            try:
+                probe.bind((HOST, port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                return port
 
 
 def writable_directory(path: Path) -> Path:

@@ -32,13 +32,14 @@ from consumers.notifier.payload import payload
 from consumers.notifier.service import Notifier
 from consumers.recorder.service import Recorder
 from deploy.local.monitoring import SettingError, alertmanagers_from_values
+from deploy.local.server import free_port
 from schemas.alert import Alert, AlertNotice, RuleRefusal, RuleSet, RuleState
 from schemas.cluster import GpuDevice, GpuInventory, Node
 from schemas.event import Event
 from schemas.registry import TYPE_NAMES
 from schemas.usage import GpuSample, NodeUsage
 from tests.conftest import eventually
-from tests.stores.alertmanager import alertmanager, free_port, receiver
+from tests.stores.alertmanager import alertmanager, receiver
 
 METHOD_A = """
 alert:

@@ -15,9 +15,10 @@ from consumers.metrics.settings import store as open_store
 from consumers.metrics.tables import GPU_USAGE
 from deploy.cli.main import main
 from deploy.cli.runbooks import sections
+from deploy.local.server import free_port
 from tests.behaviour.test_alerts import METHOD_A, monitoring, rules
 from tests.conftest import eventually
-from tests.stores.alertmanager import alertmanager, free_port, receiver
+from tests.stores.alertmanager import alertmanager, receiver
 
 
 async def cli(*arguments: str) -> int:

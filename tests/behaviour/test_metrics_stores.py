@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import shutil
-import socket
 import ssl
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from consumers.metrics.settings import store as open_store
 from consumers.metrics.settings import url_from_values, with_login
 from consumers.metrics.store import MetricsStore, StoreError, StoreUnavailableError
 from consumers.metrics.tables import GPU_USAGE, SYSTEM_LOG, TABLES, WORKER_RESOURCES
+from deploy.local.server import free_port
 from tests.stores.greptime import GreptimeStandIn
 
 NOW = time.time
@@ -44,9 +44,7 @@ async def greptime_binary(data: Path) -> AsyncIterator[str]:
     binary = shutil.which("greptime")
     if binary is None:
         pytest.skip("no greptime binary on PATH")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [binary, "standalone", "start", "--data-home", str(data), "--http-addr", f"127.0.0.1:{port}"]
     null = asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(*command, stdout=null, stderr=null)

@@ -22,6 +22,7 @@ from consumers.recorder.view import View
 from deploy.local.exposition import exposed, served
 from deploy.local.monitoring import ALERTMANAGER, METRICS, SettingError, alertmanagers, metrics_store
 from deploy.local.roles import ROLES, alerter, recorder
+from deploy.local.server import free_port
 from schemas.cluster import GpuDevice, GpuInventory
 from schemas.decision import GpuGrant
 from schemas.event import Event
@@ -31,7 +32,6 @@ from schemas.quota import Budget, Quota
 from schemas.registry import TYPE_NAMES
 from tests.behaviour.test_recorder import Cluster, snapshot
 from tests.conftest import eventually
-from tests.stores.alertmanager import free_port
 
 DASHBOARD = json.loads(Path(deploy.__file__).with_name("grafana").joinpath("gpubus.json").read_text())
 

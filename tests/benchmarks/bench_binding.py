@@ -27,12 +27,12 @@ import yaml
 from bus.kube.client import Client, resource_path
 from deploy.cli.schema import render_crds
 from deploy.local.processes import RoleProcess
-from deploy.local.server import LocalServer
+from deploy.local.server import LocalServer, free_port
 from producers.gateway.scheduler import scheduler_configuration
 from tests.benchmarks.bench_agent import processor_s
 from tests.benchmarks.end_to_end import running_bus
 from tests.integration.cluster import Cluster, create_all, mixed, node, play_agents, tensorfusion_pod
-from tests.integration.plane import ControlPlane, find_assets, free_port
+from tests.integration.plane import ControlPlane, find_assets
 
 NODES, GPUS, PODS = 200, 5, 1000
 PATIENCE_S = 120.0

@@ -23,11 +23,10 @@ from bus.connection import Bus
 from bus.streams import StreamLimits, ensure_streams
 from consumers.metrics.settings import store as open_store
 from deploy.local.processes import RoleProcess
-from deploy.local.server import LocalServer
+from deploy.local.server import LocalServer, free_port
 from schemas.event import Event
 from schemas.registry import TYPE_NAMES
 from schemas.usage import GpuSample, NodeUsage, ProcessUsage
-from tests.stores.alertmanager import free_port
 from tests.stores.greptime import GreptimeStandIn
 
 NODES, GPUS, EVERY_S, OUTAGE_S = 100, 8, 5, 300

@@ -7,7 +7,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import time
@@ -19,6 +18,8 @@ from typing import Any
 import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+
+from deploy.local.server import free_port
 
 ASSETS = Path(__file__).parents[1] / "assets"
 NAMES = ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager")
@@ -49,12 +50,6 @@ def find_assets(*names: str) -> Path | None:
         if all(os.access(place / name, os.X_OK) for name in names):
             return place
     return None
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _die_with_parent() -> None:

@@ -12,10 +12,10 @@ from bus.connection import Bus
 from bus.kube.errors import KubeError, KubeRefusedError
 from consumers.mutator.mutate import SLOT_LABEL
 from deploy.local.processes import RoleProcess
-from deploy.local.server import LocalServer
+from deploy.local.server import LocalServer, free_port
 from producers.gateway.configuration import HAMI, Reach, webhook_configuration
 from tests.integration.cluster import Cluster, pod
-from tests.integration.plane import ControlPlane, find_assets, free_port
+from tests.integration.plane import ControlPlane, find_assets
 
 pytestmark = pytest.mark.integration
 

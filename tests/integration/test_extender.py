@@ -17,13 +17,13 @@ from bus.streams import DECISION
 from consumers.mutator.moved import move
 from deploy.local.audit import audit
 from deploy.local.processes import RoleProcess
-from deploy.local.server import LocalServer
+from deploy.local.server import LocalServer, free_port
 from deploy.replay.jobs import verify
 from producers.gateway.configuration import HAMI
 from schemas.decision import Decision
 from tests.integration.cluster import Cluster, create_all, hami_pod, play_agents, tensorfusion_pod
 from tests.integration.observe import agree
-from tests.integration.plane import ControlPlane, find_assets, free_port
+from tests.integration.plane import ControlPlane, find_assets
 
 pytestmark = pytest.mark.integration
 

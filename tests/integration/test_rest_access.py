@@ -7,8 +7,8 @@ import httpx
 import pytest
 
 from deploy.local.processes import RoleProcess
+from deploy.local.server import free_port
 from tests.integration.cluster import SYSTEM
-from tests.integration.plane import free_port
 
 pytestmark = pytest.mark.integration
 

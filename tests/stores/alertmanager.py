@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,12 +27,6 @@ def find() -> str:
     if not built:
         pytest.skip("no Alertmanager: run `make test-assets`, or install prometheus-alertmanager")
     return str(built[-1])
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 class Receiver:
