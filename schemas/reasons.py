@@ -71,7 +71,7 @@ REASONS: Final[tuple[Reason, ...]] = (
     Reason(INVALID_REQUEST, "The pod's request cannot be understood.", "Correct the field that the message names."),
     Reason(
         NEEDS_KUBE_SCHEDULER,
-        "The pod needs what only kube-scheduler knows: other pods' places, or a volume that is tied to nodes.",
+        "The pod needs what only kube-scheduler knows: other pods' places or ports, or a volume tied to nodes.",
         "Drop what the message names, or have kube-scheduler place the pod with gpubus as its extender.",
     ),
     Reason(POOL_UNKNOWN, "The request names a pool that does not exist.", "Create the pool or correct the pod's pool."),

@@ -1,8 +1,13 @@
 """Who of a controller's pods is ours when only some may be (``enabled-replicas``), and who has which port of nodes."""
 
+from typing import Final
+
 import msgspec
 
 from schemas.event import Timestamp
+
+HOST_PORT_SLOT: Final = "gpubus.io/host-port"
+"""Label of a pod that admission has given a port of its node: the port and the UID of the admission."""
 
 
 class Slot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

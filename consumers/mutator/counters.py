@@ -72,8 +72,10 @@ class Counters:
         await self._state.stop()
         await self._ledger.stop()
 
-    async def take(self, owner: str, slot: str, limit: int, *, dry_run: bool = False) -> bool:
-        """Take a slot of ``owner`` if fewer than ``limit`` are taken, and return whether it is ours.
+    async def take(self, owner: str, slot: str, limit: int, *, before: str = "", dry_run: bool = False) -> str:
+        """Take a slot of ``owner`` if fewer than ``limit`` are taken, and return its id, empty if none is left.
+
+        A pod that has come ``before`` keeps its slot; see :func:`consumers.mutator.slots.take`.
 
         Raises:
             SlotsUnknownError: The bus cannot say, or the record is unreadable; then nobody may count on it.
@@ -82,15 +84,15 @@ class Counters:
         while True:
             self._check(owner)
             seq, record = self._records.get(owner, (0, WorkloadSlots(owner=owner)))
-            after, granted = take(record, slot, limit, datetime.now(UTC), self._heard)
+            after, granted = take(record, slot, limit, datetime.now(UTC), self._heard, before=before)
             if granted and (after is record or dry_run):
-                return True
+                return granted
             try:
                 if granted:
                     await self._replace(seq, after)
-                    return True
+                    return granted
                 if fresh:
-                    return False
+                    return ""
                 await self._ledger.caught_up()  # a slot may have come free that we have not heard of
                 fresh = True
             except ConflictError:
@@ -199,7 +201,12 @@ class Counters:
             if uid:
                 self._there[record.subject] = uid
         for label, slot in slots.items():
-            self._claims(record.subject, label, slot, uid)
+            self._claims(record.subject, label, slot if self._may_have(record.subject, slot) else "", uid)
+
+    def _may_have(self, subject: str, slot: str) -> bool:
+        """Return whether a pod may have a slot: a controller has its pods in its own namespace, whatever others' labels say."""
+        owner = self._owners.get(slot, "")
+        return bool(port_of(slot)) or not owner or subject.split(".")[3] == subjects.token(owner.partition("/")[0])
 
     def _claims(self, subject: str, label: str, slot: str, uid: str) -> None:
         before = self._pods.pop((subject, label), ("", ""))

@@ -16,7 +16,7 @@ from consumers.mutator.isolation import ADDED
 from consumers.mutator.migration import asks, migrated, speaks
 from consumers.mutator.moved import move
 from consumers.mutator.patch import diff
-from consumers.mutator.ports import PORT_LABEL, PortWish, wish_of
+from consumers.mutator.ports import PORT_LABEL, PortWish, check_stated, port_of, wish_of
 from consumers.mutator.progressive import apart
 from consumers.mutator.quota import check
 from consumers.mutator.tensorfusion import containers, scheduler_of, tensorfusion, tolerate
@@ -50,9 +50,17 @@ class NotYetError(RequestError):
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """``enabled-replicas``: the pod is ours only if fewer than ``limit`` pods of ``owner`` are, or ``id`` is among them."""
+    """``enabled-replicas``: the pod is ours only if fewer than ``limit`` pods of ``owner`` are.
+
+    Attributes:
+        id: UID of the admission request, which the slot is taken under.
+        before: What the pod's label says: its slot, if it comes a second time, or a copy of another pod's; the patch leaves it.
+        owner: The controller.
+        limit: How many of its pods are ours.
+    """
 
     id: str
+    before: str
     owner: str
     limit: int
 
@@ -124,12 +132,16 @@ def mutate(
     changed = _copy(pod)
     warnings = _change(changed, view, request, context, native=frozenset(native), admission=admission, made=made)
     if slot is not None:
-        changed["metadata"]["labels"] = {**(changed["metadata"].get("labels") or {}), SLOT_LABEL: slot.id}
+        changed["metadata"]["labels"] = {
+            **(changed["metadata"].get("labels") or {}),
+            SLOT_LABEL: slot.before or slot.id,
+        }
     elif SLOT_LABEL in view.labels:
         _drop(changed, SLOT_LABEL)
     port = wish_of(changed, view, admission)
     if port is None and PORT_LABEL in view.labels:
         _drop(changed, PORT_LABEL)
+    check_stated(changed["spec"], port_of(port.taken) if port is not None else 0, context.options.host_ports)
     return Mutation(
         request=request, patch=diff(pod, changed), warnings=tuple(warnings), slot=slot, port=port, left=left
     )
@@ -216,15 +228,19 @@ def _slot(pod: dict[str, Any], namespace: str, view: PodSpecView, admission: str
     written = view.annotation(keys.ENABLED_REPLICAS)
     if not written:
         return None
-    # A pod that comes a second time, after another webhook has changed it, has its slot already.
-    taken = view.labels.get(SLOT_LABEL, admission)
     owner = next((one for one in pod["metadata"].get("ownerReferences") or () if one.get("controller")), None)
     if owner is None:
         fix = "put the pod under a Deployment or another controller, or drop the annotation"
         raise RequestError(keys.ENABLED_REPLICAS, written, "counts pods of one controller, and this pod has none", fix)
-    return Slot(
-        id=taken, owner=f"{namespace}/{owner['kind']}/{owner['name']}/{owner.get('uid', '')}", limit=int(written)
-    )
+    name = f"{namespace}/{owner['kind']}/{owner['name']}/{owner.get('uid', '')}"
+    return Slot(id=admission, before=view.labels.get(SLOT_LABEL, ""), owner=name, limit=int(written))
+
+
+def with_slot(patch: tuple[PatchOperation, ...], slot: Slot, granted: str) -> tuple[PatchOperation, ...]:
+    """Return the patch with the label that says which slot was ``granted``, where it leaves another one's."""
+    if granted == (slot.before or slot.id):
+        return patch
+    return (*patch, PatchOperation("add", f"/metadata/labels/{SLOT_LABEL.replace('/', '~1')}", granted))
 
 
 def _check_counted(slot: Slot | None, view: PodSpecView, made: Made) -> None:
@@ -265,6 +281,10 @@ def _change(
         warnings += told
     managed = containers(spec, names)
     for container in managed:
+        if not request.remote and _container(view, container["name"]).privileged:
+            warnings.append(
+                f"container {container['name']}: privileged, so it sees every GPU of its node, not only the pod's"
+            )
         # What isolation says of a variable counts more.
         own = _variables(view, request, container["name"])
         variables = list({one["name"]: one for one in (*own, *common)}.values())

@@ -87,6 +87,29 @@ def wish_of(changed: dict[str, Any], view: PodSpecView, admission: str) -> PortW
     return PortWish(admission=admission, taken=taken, place=found[0], annotated=annotated)
 
 
+def check_stated(spec: dict[str, Any], own: int, bounds: tuple[int, int]) -> None:
+    """Refuse a port that a pod states itself and that another may be given: on one node only one of them could run.
+
+    Args:
+        spec: The pod's.
+        own: The port that admission gave it before; 0 for none.
+        bounds: The first of the ports that are given, and the one after the last.
+
+    Raises:
+        RequestError: It states such a port.
+    """
+    first, end = bounds
+    for container in (one for kind in ("initContainers", "containers") for one in spec.get(kind) or ()):
+        for port in container.get("ports") or ():
+            stated = port.get("hostPort")
+            if isinstance(stated, int) and first <= stated < end and stated != own:
+                fix = f"use one outside {first} to {end - 1}, or ask for one with the label {keys.HOST_PORT}: auto"
+                if spec.get("hostNetwork"):
+                    fix = f"listen on one outside {first} to {end - 1}"
+                where = f"container {container['name']} hostPort"
+                raise RequestError(where, str(stated), "is one of the ports that pods are given by label", fix)
+
+
 def written_into(patch: tuple[PatchOperation, ...], wish: PortWish, slot: str) -> tuple[PatchOperation, ...]:
     """Return the patch with the port of ``slot`` in it. Operations apply one after the other, so these see the changed pod."""
     port = port_of(slot)

@@ -12,8 +12,8 @@ from bus.errors import CallError
 from bus.makers import Makers
 from bus.rpc import LATER, Service
 from consumers.mutator.context import Context
-from consumers.mutator.counters import Counters
-from consumers.mutator.mutate import Mutation, NotYetError, mutate
+from consumers.mutator.counters import Counters, SlotsUnknownError
+from consumers.mutator.mutate import Mutation, NotYetError, mutate, with_slot
 from consumers.mutator.ports import written_into
 from consumers.mutator.tensorfusion import needs_kube_scheduler
 from schemas.admission import Admit, Admitted, Understood
@@ -95,10 +95,24 @@ class Mutator:
             found = await self._made_known(request, found.controller)
         if isinstance(found, Admitted):
             return found
+        try:
+            return await self._counted(request, found)
+        except SlotsUnknownError as error:
+            # Asking another mutator would end the same: the pod's controller is told at once, and creates it again.
+            self.statistics.refused += 1
+            return Admitted(allowed=False, message=f"gpubus: {error}", code=UNAVAILABLE)
+
+    async def _counted(self, request: Admit, found: Mutation) -> Admitted:
+        """Take what a pod needs beside its patch."""
         slot = found.slot
-        if slot is not None and not await self._counters.take(slot.owner, slot.id, slot.limit, dry_run=request.dry_run):
-            self.statistics.left += 1
-            return Admitted(allowed=True, patch=found.left)
+        if slot is not None:
+            granted = await self._counters.take(
+                slot.owner, slot.id, slot.limit, before=slot.before, dry_run=request.dry_run
+            )
+            if not granted:
+                self.statistics.left += 1
+                return Admitted(allowed=True, patch=found.left)
+            found = msgspec.structs.replace(found, patch=with_slot(found.patch, slot, granted))
         if found.port is None:
             return self._changed(found)
         bounds = self._context().options.host_ports

@@ -18,19 +18,22 @@ LEASE: Final = timedelta(seconds=60)
 
 
 def take(
-    record: WorkloadSlots, slot: str, limit: int, now: datetime, heard: datetime | None = None
-) -> tuple[WorkloadSlots, bool]:
-    """Take a slot if fewer than ``limit`` are taken; taking the same one again is granted again.
+    record: WorkloadSlots, slot: str, limit: int, now: datetime, heard: datetime | None = None, *, before: str = ""
+) -> tuple[WorkloadSlots, str]:
+    """Take a slot if fewer than ``limit`` are taken, and return its id, empty if none is left.
 
+    The same admission is granted its slot again, and a pod that comes a second time keeps the one it had ``before``. A slot
+    that a pod has already is no other's: the label is a copy then, of a pod or of one in a template.
     ``heard`` is when the last word about any pod came, by which leases end; none given: ``now``.
     """
     heard = min(heard or now, now)
-    if any(held.id == slot for held in record.slots):
-        return record, True
+    for one in record.slots:
+        if one.id == slot or (one.id == before and not one.pod_uid):
+            return record, one.id
     held = tuple(one for one in record.slots if one.pod_uid or heard - one.taken_at < LEASE)
     if len(held) >= limit:
-        return record, False
-    return msgspec.structs.replace(record, slots=(*held, Slot(id=slot, taken_at=now))), True
+        return record, ""
+    return msgspec.structs.replace(record, slots=(*held, Slot(id=slot, taken_at=now))), slot
 
 
 def confirm(record: WorkloadSlots, slot: str, pod_uid: str, now: datetime) -> WorkloadSlots:

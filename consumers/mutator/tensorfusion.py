@@ -93,7 +93,8 @@ def needs_kube_scheduler(spec: dict[str, Any], own_port: int = 0) -> bool:
 
     So does a port of its node, unless it is ``own_port``, which admission has given it and no other pod in the cluster.
     """
-    ports = (port for container in spec.get("containers") or () for port in container.get("ports") or ())
+    present = (one for kind in ("initContainers", "containers") for one in spec.get(kind) or ())
+    ports = (port for container in present for port in container.get("ports") or ())
     affinity = spec.get("affinity") or {}
     volumes = spec.get("volumes") or ()
     return bool(

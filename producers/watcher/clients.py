@@ -17,11 +17,11 @@ from schemas.kube.core import KubePod
 from schemas.kube.resources import TensorFusionConnection
 from schemas.kube.workloads import WorkloadProfileSpec
 from schemas.remote import WORKLOAD_SPEC, Connection, Owner, RemoteClient
+from schemas.slots import HOST_PORT_SLOT
 
 log = logging.getLogger("gpubus.watcher")
 
 SLOT: Final = "gpubus.io/slot"
-HOST_PORT_SLOT: Final = "gpubus.io/host-port"
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _spec = msgspec.json.Decoder(dict[str, Any])
 

@@ -15,6 +15,7 @@ from schemas.kube.core import KubePod
 from schemas.kube.defaults import Settings
 from schemas.kube.views import controller, view_of
 from schemas.pod import GpuRequest, Pod
+from schemas.slots import HOST_PORT_SLOT
 
 MOST: Final = 4096
 """Ways of writing a pod that are remembered, about 2 kB each."""
@@ -133,6 +134,11 @@ def _elsewhere(pod: KubePod, claim_problem: Callable[[str, str], str]) -> str:
         return "the pod has topology spread constraints"
     if spec.resource_claims:
         return "the pod has resource claims"
+    given = pod.metadata.labels.get(HOST_PORT_SLOT, "").partition(".")[0]
+    for container in (*spec.init_containers, *spec.containers):
+        for port in container.ports:
+            if port.host_port and str(port.host_port) != given:
+                return f"container {container.name} takes port {port.host_port} of its node, which others may have"
     for volume in spec.volumes:
         claim = volume.persistent_volume_claim
         name = claim.claim_name if claim is not None else f"{pod.metadata.name}-{volume.name}"

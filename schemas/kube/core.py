@@ -74,6 +74,12 @@ class SecurityContext(_Read, frozen=True):
     privileged: bool | None = None
 
 
+class ContainerPort(_Read, frozen=True):
+    """A port of a container; 0 where it takes none of its node's."""
+
+    host_port: int = 0
+
+
 class Container(_Read, frozen=True):
     """A container or init container."""
 
@@ -82,6 +88,7 @@ class Container(_Read, frozen=True):
     env: tuple[EnvVar, ...] = ()
     security_context: SecurityContext | None = None
     restart_policy: str = ""
+    ports: tuple[ContainerPort, ...] = ()
 
 
 class RequiredTerms(_Read, frozen=True):

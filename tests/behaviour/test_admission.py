@@ -317,6 +317,46 @@ async def test_junk_in_the_ledger_stops_no_counting(bus):
     await counters.stop()
 
 
+async def test_a_controller_whose_slots_cannot_be_read_is_told_so_at_once(bus, client):
+    owner = f"ml/ReplicaSet/{OWNER['name']}/{OWNER['uid']}"
+    await bus.publisher.publish(slots_subject(owner), b"{")
+    async with running(Mutator(bus, "m", lambda: CONTEXT)):
+        answer = await client.post("/mutate-v1-pod", json=review(gpu_pod(replicas="3"), uid="r1"))
+        response = answer.json()["response"]
+        assert (response["allowed"], response["status"]["code"]) == (False, 503)
+        assert f"the record of the slots of {owner} cannot be read" in response["status"]["message"]
+
+
+async def test_slots_are_exact_though_the_template_has_a_copied_label(bus):
+    owner = "ml/ReplicaSet/web/o1"
+    counters = Counters(bus, "a")
+    await counters.start()
+    # A template made from a pod of another controller, or of this one: both slots are somebody's or nobody's.
+    assert await counters.take(owner, "s1", 3, before="elsewhere") == "s1"
+    assert await counters.take(owner, "again", 3, before="s1") == "s1", "it came a second time, before it existed"
+    await say_pod(bus, "p1", "s1")
+    await eventually(lambda: [slot.pod_uid for slot in counters._records[owner][1].slots] == ["uid-p1"])
+    granted = [await counters.take(owner, f"t{number}", 3, before="s1") for number in range(4)]
+    assert granted == ["t0", "t1", "", ""]
+    await counters.stop()
+
+
+async def test_a_pod_of_another_namespace_spends_no_slot_by_its_label(bus):
+    owner = "theirs/ReplicaSet/web/o1"
+    counters = Counters(bus, "a")
+    await counters.start()
+    assert await counters.take(owner, "s1", 1)
+    assert await counters.take("ml/ReplicaSet/web/o2", "s2", 1)
+    await say_pod(bus, "thief", "s1")
+    await say_pod(bus, "p2", "s2")
+    await eventually(lambda: counters._records["ml/ReplicaSet/web/o2"][1].slots[0].pod_uid == "uid-p2")
+    await say_pod(bus, "thief", "s1", phase="Succeeded")
+    await say_pod(bus, "p2", "s2", phase="Succeeded")
+    await eventually(lambda: not counters._records["ml/ReplicaSet/web/o2"][1].slots)
+    assert [(slot.id, slot.pod_uid) for slot in counters._records[owner][1].slots] == [("s1", "")]
+    await counters.stop()
+
+
 async def test_slots_come_back_when_their_pod_ends_or_goes(bus, server):
     owner = "ml/ReplicaSet/web/o1"
     async with await Bus.connect(server.url, name="b") as other:

@@ -13,7 +13,7 @@ from consumers.allocator.engine import Policy, Snapshot
 from consumers.allocator.engine import decide as place
 from consumers.allocator.grants import allocation
 from consumers.mutator.client import Client
-from consumers.mutator.mutate import SLOT_LABEL, Context, NotYetError, mutate
+from consumers.mutator.mutate import SLOT_LABEL, Context, NotYetError, mutate, with_slot
 from consumers.mutator.options import Images, Options
 from consumers.mutator.patch import diff
 from schemas.cluster import GpuDevice, GpuInventory, Node, Pool
@@ -218,6 +218,23 @@ def test_enabled_replicas_ask_for_a_slot():
     changed, found = admitted(target)
     assert (found.slot.owner, found.slot.limit, found.slot.id) == ("ml/ReplicaSet/web-7f/o1", 3, "uid-1")
     assert changed["metadata"]["labels"][SLOT_LABEL] == "uid-1"
+
+
+def test_a_slot_in_a_label_is_the_pods_own_or_gives_way_to_the_one_that_was_granted():
+    target = pod(labels={**ENABLED, SLOT_LABEL: "old"}, annotations={**GUIDE, "tensor-fusion.ai/enabled-replicas": "3"})
+    target["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "name": "web-7f", "uid": "o1", "controller": True}]
+    found = decide(target)
+    assert (found.slot.id, found.slot.before) == ("u", "old")
+    for granted in ("old", "u"):
+        patch = with_slot(found.patch, found.slot, granted)
+        assert apply(target, patch)["metadata"]["labels"][SLOT_LABEL] == granted
+
+
+def test_a_privileged_container_with_gpus_is_told_that_it_sees_them_all():
+    main = {"name": "main", "securityContext": {"privileged": True}}
+    (told,) = decide(pod(labels=ENABLED, annotations=GUIDE, containers=[main])).warnings
+    assert "container main: privileged" in told
+    assert not decide(pod(labels=ENABLED, annotations=GUIDE)).warnings
 
 
 # What HAMi's webhook does, as far as it concerns pods: TestMutateAdmissionDefaultsExclusiveCore and others

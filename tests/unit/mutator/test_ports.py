@@ -138,6 +138,23 @@ def test_labels_that_only_we_give_are_taken_from_pods_that_have_asked_for_nothin
     assert {PORT_LABEL, "gpubus.io/slot"}.isdisjoint(apply(target, admitted(target).patch)["metadata"]["labels"])
 
 
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+def test_a_stated_port_that_another_pod_may_be_given_is_refused(kind: str) -> None:
+    target = pod(labels={})
+    taker = {"name": "taker", "image": "i", "ports": [{"containerPort": 80, "hostPort": 61_999}]}
+    target["spec"][kind] = [*target["spec"].get(kind, ()), taker]
+    target["metadata"]["annotations"] = {**ASKS, f"{KEY}inject-container": "main"}
+    with pytest.raises(RequestError, match=r"container taker hostPort: '61999' .* outside 42000 to 61999"):
+        admitted(target)
+    taker["ports"][0]["hostPort"] = 62_000  # the first after the range
+    admitted(target)
+    # Nobody has given it to this pod, whatever its label says.
+    taker["ports"][0]["hostPort"] = 42_000
+    target["metadata"]["labels"][PORT_LABEL] = "42000.a1"
+    with pytest.raises(RequestError, match="42000"):
+        admitted(target)
+
+
 def test_a_port_that_the_pod_states_is_for_kube_scheduler_to_promise_and_one_that_we_gave_is_not() -> None:
     options = Options(extender_scheduler="stock")
     stated = pod({"containerPort": 80, "name": "http", "hostPort": 8080}, labels={})
