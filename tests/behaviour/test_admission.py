@@ -320,7 +320,7 @@ async def test_junk_in_the_ledger_stops_no_counting(bus):
 async def test_a_controller_whose_slots_cannot_be_read_is_told_so_at_once(bus, client):
     owner = f"ml/ReplicaSet/{OWNER['name']}/{OWNER['uid']}"
     await bus.publisher.publish(slots_subject(owner), b"{")
-    async with running(Mutator(bus, "m", lambda: CONTEXT)):
+    async with running(Mutator(bus, "m", lambda: CONTEXT)), makers(bus):
         answer = await client.post("/mutate-v1-pod", json=review(gpu_pod(replicas="3"), uid="r1"))
         response = answer.json()["response"]
         assert (response["allowed"], response["status"]["code"]) == (False, 503)
