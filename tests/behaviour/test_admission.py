@@ -233,6 +233,7 @@ async def test_a_certificate_is_rotated_under_load_and_no_request_fails(bus, gat
             seen.add(await peer(gateway, authority))
             assert len(seen) == rotation + 1
         for broken in (b"broken", b""):
+            issue(authority, files)  # a new pair of which only the first half can be used
             files[1].write_bytes(broken)
             assert not gateway._certificate.refresh()
             asked = codes.total()
