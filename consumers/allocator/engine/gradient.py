@@ -31,6 +31,9 @@ Rows = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 
 _NEVER: Final = -(1 << 62)
+_SPREAD: Final = 0x9E3779B97F4A7C1 | 1
+_MANY_ROWS: Final = 1000
+"""From here on it pays to look for rows that are alike (measured)."""
 _TOP: Final = 100
 _DIGITS: Final = Context(prec=28)
 
@@ -54,12 +57,17 @@ class Terrain(Supply):
     def _reset(self) -> None:
         super()._reset()
         self.useful: Ints = np.zeros(len(self.slots), dtype=np.int64)
+        self._last: tuple[list[int], list[int], int] = ([], [], 0)
+        self._last_useful = 0
 
     def _learn(self, model: str) -> None:
         self.measure.learn(model)
 
     def _measure(self, row: int, host: Host | None) -> None:
-        self.useful[row] = 0 if host is None else self.measure.useful(*self.slots[row], host.cpu_free)
+        state = (*self.slots[row], 0 if host is None else host.cpu_free)
+        if state != self._last:  # neighbours are often alike when all rows are new
+            self._last, self._last_useful = state, self.measure.useful(*state)
+        self.useful[row] = self._last_useful
 
 
 class Gradient:
@@ -151,11 +159,36 @@ class Gradient:
         return best + rest, best_slot
 
     def keys(self, rows: Rows, fitting: Flags) -> Keys:
-        """Return the keys of several rows: :meth:`key` as array operations."""
-        drops = self._drops_of_one(rows, fitting) if self._count == 1 else self._drops_of_several(rows, fitting)
+        """Return the keys of several rows: :meth:`key` as array operations, once for all rows that are alike."""
+        drops_of = self._drops_of_one if self._count == 1 else self._drops_of_several
+        if len(rows) < _MANY_ROWS:
+            drops = drops_of(rows, fitting)
+        else:
+            first, alike = self._sorted_out(rows, fitting)
+            ones = rows.take(first)
+            drops = drops_of(ones, fitting.take(first, axis=0)).take(alike)
+            self._slots[rows] = self._slots.take(ones).take(alike)
         self._drops[rows] = drops
         scores = self._steps.searchsorted(drops, side="right")
         return (scores << ORDER_BITS) | self._terrain.ties.take(rows)
+
+    def _sorted_out(self, rows: Rows, fitting: Flags) -> tuple[Rows, Rows]:
+        """Return the first of each of the distinct states among some rows, and per row which of these is its own.
+
+        A state is all that a drop depends on. Most nodes of a large pool are alike: idle, or full in the same way.
+        """
+        terrain, table = self._terrain, self._terrain.table
+        columns = (table.tflops_share, table.vram_share, terrain.sorts)
+        states = np.column_stack(
+            [column.take(rows, axis=0) for column in columns] + [fitting.view(np.int64), terrain.cpu_free(rows)]
+        )
+        # Sums of products wrap around. Different states of one sum are told apart below, and then no row stands for another.
+        sums = states @ (np.arange(1, states.shape[1] + 1) * _SPREAD)
+        _, first, alike = np.unique(sums, return_index=True, return_inverse=True)
+        if np.array_equal(states, states.take(first.take(alike), axis=0)):
+            return first, alike
+        every = np.arange(len(rows))
+        return every, every
 
     def _drops_of_one(self, rows: Rows, fitting: Flags) -> Ints:
         terrain, measure = self._terrain, self._terrain.measure

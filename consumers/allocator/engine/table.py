@@ -175,8 +175,10 @@ class Table:
 
     def _write_row(self, host: Host) -> None:
         row, count = host.row, len(host.kinds)
-        for name in _GPU_AMOUNTS:
-            getattr(self, name)[row, :count] = [_cut(amount) for amount in getattr(host, name)]
+        self.tflops_free[row, :count] = [a if 0 <= a <= MAX_AMOUNT else _cut(a) for a in host.tflops_free]
+        self.vram_free[row, :count] = [a if 0 <= a <= MAX_AMOUNT else _cut(a) for a in host.vram_free]
+        self.tflops_share[row, :count] = host.tflops_share
+        self.vram_share[row, :count] = host.vram_share
         self.marks[row] = 0
         self.marks[row, :count] = host.marks
         self.marked |= host.marked

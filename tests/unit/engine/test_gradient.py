@@ -1,8 +1,11 @@
 """FragmentationGradient, worked out by hand."""
 
+import random
 from typing import Any
 
-from consumers.allocator.engine import Policy, Workload
+import pytest
+
+from consumers.allocator.engine import Policy, Workload, gradient
 from schemas.cluster import PodKind
 
 
@@ -90,3 +93,25 @@ def test_models_are_learned_as_they_come(cluster: Any) -> None:
     found = cluster.decide(bound, compute_milli=400)
     # To the half of the pods that want a T4 all of an L4 is fragmented, so 200 of that go.
     assert [(c.node, c.score) for c in found.candidates] == [("b", 54), ("a", 42)]
+
+
+@pytest.mark.parametrize("spread", [gradient._SPREAD, 0])
+def test_rows_that_are_alike_get_what_each_would_get_by_itself(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch, spread: int
+) -> None:
+    """Without spread all sums are equal, as those of different states may be by chance: no row stands for another then."""
+    rng = random.Random(7)
+    for number in range(60):
+        cluster.node(f"n{number:02}", [{"model": rng.choice(["T4", "L4"])} for _ in range(rng.choice([1, 2, 9]))])
+    for number in rng.sample(range(60), 20):
+        cluster.fill(f"n{number:02}", 0, tflops=rng.choice([20_000, 50_000]), vram=rng.choice([100, 500]))
+    monkeypatch.setattr(gradient, "_SPREAD", spread)
+    for number in range(12):
+        kinds = (PodKind(gpus=1, share_milli=500, models=("T4",)), PodKind(gpus=2, share_milli=1000, pods=2 + number))
+        asked = {"count": number % 3, "compute_milli": 400 * (number % 3 > 0), "vram_milli": 300 * (number % 3 > 0)}
+        monkeypatch.setattr(gradient, "_MANY_ROWS", 1000)
+        alone = cluster.decide(policy(*kinds), **asked)
+        monkeypatch.setattr(gradient, "_MANY_ROWS", 2)
+        # Another shape and so looked at anew, which fits alike.
+        together = cluster.decide(policy(*kinds), **asked, cpu_milli=1)
+        assert (together.node, together.gpus, together.candidates) == (alone.node, alone.gpus, alone.candidates)
