@@ -8,7 +8,7 @@ import typer
 
 from deploy.cli.connect import JsonOption, NatsOption, StoreOption, open_bus, run
 from deploy.cli.errors import InputError
-from deploy.cli.when import cut_of, instant_of, split_moment
+from deploy.cli.when import cut_of, instant_of, nanoseconds_since_epoch, split_moment
 
 REDACTED: Final = ".redacted"
 """Marks a store whose log has been redacted: what is chained by digests of the original cannot hold in it."""
@@ -58,7 +58,7 @@ async def _export(
     from deploy.replay import logfile
     from deploy.replay.transfer import collect, parts_of
 
-    since_ns = int(instant_of(since, "--from").timestamp() * 1_000_000_000) if since is not None else None
+    since_ns = nanoseconds_since_epoch(instant_of(since, "--from")) if since is not None else None
     async with open_bus(nats, store) as bus:
         cut = await cut_of(bus, *split_moment(until)) if until is not None else None
         entries = await collect(bus, since_ns, cut)

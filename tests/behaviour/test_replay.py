@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -18,11 +19,12 @@ from bus import codec, history
 from bus.connection import Bus
 from bus.follower import Follower, Record
 from bus.history import Cut
-from bus.streams import DECISION, LEDGER, STATE, StreamLimits, ensure_streams
+from bus.streams import DECISION, HISTORY, LEDGER, STATE, StreamLimits, ensure_streams
 from consumers.allocator.engine import ENGINE_VERSION
 from deploy.cli.fold import World
 from deploy.cli.main import main
 from deploy.cli.report import report
+from deploy.cli.when import nanoseconds_since_epoch
 from deploy.local.processes import RoleProcess
 from deploy.local.server import LocalBus, LocalServer
 from deploy.replay import jobs
@@ -101,7 +103,7 @@ async def test_a_part_of_the_log_is_verified_by_itself(log: Path, capsys) -> Non
     assert await compared("--from", "1s") < whole == await compared("--from", "1h")
 
 
-async def test_an_edited_decision_is_found_and_shown(log: Path, capsys, copy_of) -> None:
+async def test_an_edited_decision_is_found_and_named_by_replay_and_audit(log: Path, capsys, copy_of) -> None:
     store = copy_of(log)
     edited: list[int] = []
 
@@ -117,6 +119,9 @@ async def test_an_edited_decision_is_found_and_shown(log: Path, capsys, copy_of)
     assert f"The first difference, DECISION {edited[0]}: candidates" in shown
     assert "recorded: {" in shown
     assert "replayed: {" in shown
+    code, shown = await ask(capsys, "audit", "verify", "--store", store, "--json")
+    assert code == 1
+    assert [(entry["stream"], entry["sequence"]) for entry in json.loads(shown)["breaks"]] == [("DECISION", edited[0])]
 
 
 async def test_a_decision_that_nobody_made_is_found_by_replay_and_audit(log: Path, capsys, copy_of) -> None:
@@ -202,55 +207,103 @@ async def test_decisions_of_another_engine_are_named_and_not_compared(log: Path,
 
 
 class Live:
-    """What somebody who follows STATE and LEDGER sees of them at any moment."""
+    """What somebody who follows STATE and LEDGER sees of them, noted with every record.
+
+    Attributes:
+        moments: How far both streams were read, and the newest record of every object.
+        heard: All records, as they came.
+    """
 
     def __init__(self, bus: Bus) -> None:
         kinds = ("pool", "node", "gpu", "waiting")
         self.state = Follower(bus, STATE, [f"gpubus.state.{kind}.>" for kind in kinds], self._keep)
         self.ledger = Follower(bus, LEDGER, ["gpubus.ledger.node.>"], self._keep)
+        self.moments: list[tuple[int, int, list[Record]]] = []
+        self.heard: list[Record] = []
         self._newest: dict[str, Record] = {}
 
     def _keep(self, record: Record) -> None:
-        self._newest.pop(record.subject, None)
-        if not record.deleted:
-            self._newest[record.subject] = record
+        self.heard.append(record)
+        take(self._newest, record)
+        self.moments.append((self.state.seq, self.ledger.seq, list(self._newest.values())))
 
-    def note(self) -> tuple[int, int, list[Record]]:
-        """Return how far both streams are read, and the newest records: cheap, as the run goes on meanwhile."""
-        return self.state.seq, self.ledger.seq, list(self._newest.values())
+    def at(self, time_ns: int) -> tuple[int, int, list[Record]]:
+        """Return what had been stored at a time, of what was heard."""
+        newest: dict[str, Record] = {}
+        reached = {True: 0, False: 0}
+        for record in self.heard:
+            if record.time_ns <= time_ns:
+                take(newest, record)
+                reached[of_ledger(record)] = record.seq
+        return reached[False], reached[True], list(newest.values())
 
 
-def noted(state: int, ledger: int, newest: list[Record]) -> dict:
+def take(newest: dict[str, Record], record: Record) -> None:
+    newest.pop(record.subject, None)
+    if not record.deleted:
+        newest[record.subject] = record
+
+
+def of_ledger(record: Record) -> bool:
+    return record.subject.startswith("gpubus.ledger.")
+
+
+def told(state: int, ledger: int, newest: list[Record]) -> dict:
     world = World()
     world.state_seq, world.ledger_seq = state, ledger
     for record in newest:
-        (world.put_ledger if record.subject.startswith("gpubus.ledger.") else world.put_state)(record)
+        (world.put_ledger if of_ledger(record) else world.put_state)(record)
     return report(world)
 
 
-async def test_the_past_is_as_it_was_when_it_was_present(bus: Bus, server: LocalServer) -> None:
+async def churn(bus: Bus, server: LocalServer) -> Live:
+    """Follow a run in which pods come, wait and go while two allocators decide."""
+    live, stop = Live(bus), asyncio.Event()
     processes = [RoleProcess("allocator", [server.url]) for _ in range(2)]
-    simulator = Simulator(bus, generate(12, 240, seed=5), pool=Pool(name="p"), rate=120, seed=5)
-    stop, seen, live, random = asyncio.Event(), [], Live(bus), Random(5)
+    simulator = Simulator(bus, generate(12, 240, seed=5), pool=Pool(name="p"), rate=240, seed=5)
     await live.state.start()
     await live.ledger.start()
     try:
         await asyncio.gather(*(process.start() for process in processes))
         playing = asyncio.create_task(simulator.run(stop))
-        while not simulator.finished.is_set():
-            seen.append(live.note())
-            await asyncio.sleep(random.uniform(0.0, 0.06))
+        await simulator.finished.wait()
         stop.set()
         await playing
     finally:
         await asyncio.gather(*(process.stop() for process in processes))
         await live.state.stop()
         await live.ledger.stop()
-    moments = {note[:2]: noted(*note) for note in random.sample(seen, min(100, len(seen)))}
-    assert len(moments) > 10
-    assert any(found["waiting"] for found in moments.values())
-    for (state, ledger), found in moments.items():
+    return live
+
+
+@pytest.mark.slow
+async def test_the_past_is_as_it_was_when_it_was_present(bus: Bus, server: LocalServer, capsys) -> None:
+    live, random = await churn(bus, server), Random(5)
+    moments = random.sample(live.moments, 100)
+    assert len({(state, ledger) for state, ledger, _ in moments}) == 100
+    reports = [told(*moment) for moment in moments]
+    assert any(found["waiting"] for found in reports)
+    assert len({sum(len(node["pods"]) for node in found["nodes"]) for found in reports}) > 20
+    for (state, ledger, _), found in zip(moments, reports, strict=True):
         assert report(await World.load(bus, Cut(state=state, ledger=ledger))) == found
+    for at in random.sample(await settled(bus, live), 5):
+        code, shown = await ask(capsys, "state", "--at", at.isoformat(), "--nats", server.url, "--json")
+        there_was = json.dumps(told(*live.at(nanoseconds_since_epoch(at))))
+        assert (code, json.loads(shown)) == (0, json.loads(there_was))
+
+
+async def settled(bus: Bus, live: Live) -> list[datetime]:
+    """Return times within a run, in full microseconds, at which all that STATE had said had been copied to HISTORY."""
+    copied: dict[int, int] = {}
+    async for batch in history.batches(bus, HISTORY, [">"], original=True):
+        copied |= {record.seq: record.time_ns for record in batch}
+    said = sorted(live.heard, key=lambda record: record.time_ns)
+    times, quiet_from = [], 0
+    for record, following in pairwise(said):
+        quiet_from = max(quiet_from, record.time_ns, 0 if of_ledger(record) else copied[record.seq])
+        if (time_us := quiet_from // 1000 + 1) * 1000 < following.time_ns:
+            times.append(datetime.fromtimestamp(time_us // 1_000_000, UTC).replace(microsecond=time_us % 1_000_000))
+    return times
 
 
 async def test_a_difference_leads_from_one_moment_to_the_other(log: Path, capsys) -> None:

@@ -1,7 +1,9 @@
 """What the allocators promise holds while processes and servers die under them: nothing lost, nothing given twice."""
 
 import asyncio
+import json
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -161,6 +163,30 @@ async def test_a_killed_server_that_comes_back_has_lost_nothing(bus: Bus, server
         await server.start()
         await disturbed.finished()
     await disturbed.check()
+
+
+@pytest.mark.slow
+async def test_all_is_decided_again_in_another_process_after_an_allocator_and_the_server_were_killed(
+    bus: Bus, server: LocalServer
+) -> None:
+    async with run(bus, [server.url], pods=400) as disturbed:
+        await disturbed.offered(0.3)
+        await disturbed.allocators[0].kill()
+        await disturbed.offered(0.5)
+        server.kill()
+        await server.start()
+        await disturbed.offered(0.6)
+        await disturbed.allocators[0].start()
+        await disturbed.finished()
+    await disturbed.check()
+    command = [sys.executable, "-m", "deploy.cli.main", "replay", "--verify", "--json", "--nats", server.url]
+    replay = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    shown, _ = await replay.communicate()
+    found = json.loads(shown)
+    assert replay.returncode == 0
+    assert found["allocators"] >= 2  # three if the one that was killed came back in time to decide
+    assert found["reproduced"] == found["decisions"] >= 400
+    assert not any(found[field] for field in ("different", "violations", "unexplained", "undecodable", "gaps", "notes"))
 
 
 async def leader_and_copies(bus: Bus) -> tuple[str, int]:
