@@ -1,6 +1,5 @@
 """What STATE has said, in its order, read as it is needed: its history may be far larger than memory."""
 
-import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Final
@@ -27,19 +26,11 @@ def seen_by(turn: Turn) -> int:
 async def present(bus: Bus, kinds: Sequence[str]) -> list[Record]:
     """Return what STATE holds of some kinds of objects, in its order.
 
-    Each kind is asked for by itself: where most of a stream has been replaced, the server looks for several kinds at once ten
-    times as long as for one after the other. So a kind may be a moment newer than another.
-
     Raises:
         BusError: It cannot be read.
     """
-    try:
-        async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(newest(bus, STATE, [one])) for one in subjects_of(kinds)]
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    records = [record for task in asked for record in task.result()[0]]
-    return sorted(records, key=lambda record: record.seq)
+    records, _ = await newest(bus, STATE, subjects_of(kinds))
+    return records
 
 
 class StateReader:

@@ -16,7 +16,7 @@ from bus.delivery import ConsumerSpec
 from bus.errors import BusError, BusUnreachableError, CallError, ConflictError, NoResponderError, UndecodableError
 from bus.follower import Follower, Record
 from bus.publisher import Publisher
-from bus.streams import CAPACITY, LEDGER, TICK, WORK, ensure_streams, require_streams, stream_info
+from bus.streams import CAPACITY, LEDGER, STATE, TICK, WORK, ensure_streams, require_streams, stream_info
 from bus.worker import Dead, Done, Retry, Worker
 from deploy.local.server import free_port
 from schemas.cluster import Node
@@ -509,6 +509,37 @@ async def test_a_queue_is_refused_as_a_past_instead_of_waited_for(bus: Bus) -> N
             await anext(history.batches(bus, stream, [">"]))
     with pytest.raises(BusError, match="stream NOWHERE cannot be read"):
         await history.read(bus, "NOWHERE", [">"], print)
+
+
+async def test_the_newest_of_several_kinds_are_of_one_moment_while_all_of_them_change(bus: Bus) -> None:
+    kinds, rounds = ("node", "gpu", "pool"), 0
+    stop = asyncio.Event()
+
+    async def write() -> None:
+        nonlocal rounds
+        while not stop.is_set():
+            rounds += 1
+            for kind in kinds:
+                gone = kind == "pool" and rounds % 3 == 0
+                payload = b"" if gone else b"%d" % rounds
+                await bus.publisher.publish(subjects.state(kind, "x"), payload, msg_id=f"{kind}{rounds}")
+
+    writing = asyncio.create_task(write())
+    cuts = []
+    for _ in range(30):
+        begun = rounds
+        records, seq = await history.newest(bus, STATE, [f"gpubus.state.{kind}.>" for kind in kinds])
+        assert [record.seq for record in records] == sorted(record.seq for record in records)
+        full, part = divmod(seq, len(kinds))  # rounds that were written whole by then, and how much of the next
+        wanted = {kind: full + (place < part) for place, kind in enumerate(kinds)}
+        if wanted["pool"] % 3 == 0:
+            del wanted["pool"]
+        said = {subjects.names(record.subject)[1]: int(record.payload) for record in records}
+        assert said == {kind: number for kind, number in wanted.items() if number}
+        cuts.append(full - begun)
+    stop.set()
+    await writing
+    assert any(cuts)  # it was written meanwhile
 
 
 async def test_the_newest_records_before_any_point_are_those_that_a_reader_had_by_then(bus: Bus, monkeypatch) -> None:
