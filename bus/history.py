@@ -129,7 +129,9 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
 async def newest_until(bus: Bus, stream: str, names: Sequence[str], cut: Cut) -> tuple[list[Record], int]:
     """Return what :func:`newest` would have returned at a moment; ``names`` are kinds of STATE or subjects of LEDGER.
 
-    It costs as much as there are objects, however long the log is. What HISTORY says of STATE is as for :func:`past_state`.
+    It costs as much as there are objects, however long the log is. What HISTORY says of STATE is as for :func:`past_state`, and
+    what has been replaced since counts from when it was copied there, as nothing tells when it was first stored: by a time, not
+    by a sequence, it may be missed for that long, about a millisecond on one server.
 
     Raises:
         BusError: The stream could not be read.
