@@ -15,6 +15,7 @@ from consumers.mutator.remote import make_client, mount_library
 from schemas.dialects import PodSpecView
 from schemas.dialects import tf_keys as keys
 from schemas.dialects.tensorfusion import PRIORITIES, PRIORITY_CLASSES
+from schemas.dialects.text import boolean
 from schemas.dialects.view import POOL_KEY
 from schemas.kube.components import DEFAULT_VENDOR, TEMPLATE_HASH, WORKLOAD_KIND
 from schemas.kube.merge import merge
@@ -65,6 +66,7 @@ def tensorfusion(
         spec = pod["spec"]
         spec["schedulerName"] = scheduler_of(pod, options, options.scheduler)
         variables = isolate(spec, containers(spec, names), request, images, worker=_is_worker(pod))
+        told = _sidecar(view, request, context)
     for container in containers(pod["spec"], names):
         if request.remote:
             mount_library(container)
@@ -105,6 +107,17 @@ def needs_kube_scheduler(spec: dict[str, Any], own_port: int = 0) -> bool:
         or any(port.get("hostPort") not in (None, 0, own_port) for port in ports)
         or any("persistentVolumeClaim" in volume or "ephemeral" in volume for volume in volumes)
     )
+
+
+def _sidecar(view: PodSpecView, request: GpuRequest, context: Context) -> list[str]:
+    """Say that a worker beside the container comes with hard isolation only: TensorFusion adds it to the others on demand."""
+    written, name = view.annotation(keys.SIDECAR), view.annotation(keys.PROFILE)
+    profile = context.profiles(view.namespace, name) if name else None
+    asked = boolean(written, field=keys.SIDECAR) if written else profile is not None and profile.sidecar_worker
+    if not asked or request.isolation == "hard":
+        return []
+    fix = f"{keys.ISOLATION}: hard gives it one"
+    return [f"{keys.SIDECAR}: the pod uses GPUs of its node, without a worker beside it ({request.isolation}); {fix}"]
 
 
 def _is_worker(pod: dict[str, Any]) -> bool:

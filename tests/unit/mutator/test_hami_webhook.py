@@ -93,3 +93,13 @@ def test_quota(init, app, hard, allowed):
     else:
         with pytest.raises(RequestError, match="quota ResourceQuota/q of namespace ml"):
             admit(containers, initContainers=before, hard=hard)
+
+
+def test_a_share_of_a_gpu_counts_nothing_against_bytes_before_the_gpu_is_known():
+    assert admit([container(gpu="1", **{"gpumem-percentage": "100"})], hard={"limits.nvidia.com/gpumem": "2000"}).patch
+
+
+def test_what_stands_in_requests_counts_where_limits_say_nothing():
+    main = {"name": "main", "resources": {"requests": {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "100"}}}
+    request = admit([main]).request
+    assert (request.count, request.vram_bytes) == (2, 100 * MIB)

@@ -259,6 +259,26 @@ def test_11_the_pools_patch_is_merged_into_containers_with_gpus_only():
     assert changed["metadata"]["labels"][f"{KEY}pod-template-hash"] == "h"
 
 
+def test_11_what_the_pool_puts_into_pods_is_for_those_that_use_gpus_of_other_nodes():
+    client = Client(hash="h", images=IMAGES, pod_patch={"spec": {"hostNetwork": True}})
+    changed, _ = admitted(pod(), clients=lambda _pool, _vendor: client)
+    assert "hostNetwork" not in changed["spec"]
+
+
+def test_9_no_index_of_a_device_plugin_is_asked_for():
+    assert "index_" not in str(admitted(pod(native={"main": {"nvidia.com/gpu": "1"}}))[0])
+
+
+@pytest.mark.parametrize(
+    ("isolation", "written", "told"),
+    [("soft", "true", True), ("shared", "true", True), ("hard", "true", False), ("soft", "false", False)],
+)
+def test_3_a_worker_beside_the_container_comes_with_hard_isolation_and_others_are_told_so(isolation, written, told):
+    changed, found = admitted(pod(ASKS | {"isolation": isolation, "sidecar-worker": written}))
+    assert ("tensorfusion-worker" in {one["name"] for one in changed["spec"]["containers"]}) == (isolation == "hard")
+    assert [warning.startswith(f"{KEY}sidecar-worker: ") for warning in found.warnings] == [True] * told
+
+
 def test_10_a_port_of_a_node_is_asked_for_and_held_in_test_ports():
     target = pod(labels=ON | {f"{KEY}host-port": "auto", f"{KEY}port-name": "http"})
     target["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "name": "http"}]
