@@ -424,6 +424,13 @@ GRAIN = Fraction(1, 1000 * 2**36)
 """A GPU is worth so many grains that whole numbers of them are exact enough; slopes are whole numbers, rounded down."""
 
 
+def counts(kind: PodKind, workload: Workload) -> bool:
+    """Tell whether free GPU is worth something to a kind: a hundredth of all is too little of the widest."""
+    widest = max(other.gpus for other in workload.kinds)
+    asked = kind.pods * kind.gpus * kind.share_milli
+    return kind.gpus in {0, 1} or kind.gpus < widest or Fraction(asked, max(1, demand(workload))) >= Fraction(1, 100)
+
+
 def value(world: World, name: str, request: GpuRequest, policy: Policy, slots: list[int]) -> Fraction:
     """Return the value of a node after a request has taken some slots, in GPUs."""
     gpus = gpus_of(world, name)
@@ -432,7 +439,7 @@ def value(world: World, name: str, request: GpuRequest, policy: Policy, slots: l
     idle, cpu = sum(share == 1000 for share in free), max(0, left_of(world, name)[1] - request.cpu_milli)
     prices = {price.share_milli: Fraction(price.micro, 1_000_000) for price in policy.prices} | {1000: Fraction(1)}
     model = next((gpu.device.model for gpu in usable(world, name)), None)
-    kinds = [kind for kind in policy.workload.kinds if kind.gpus and kind.share_milli]
+    kinds = [kind for kind in policy.workload.kinds if counts(kind, policy.workload) and kind.gpus and kind.share_milli]
     scale = sum(kind.pods * kind.gpus * prices[kind.share_milli] for kind in kinds)
     grains = 0
     for kind in kinds:
@@ -524,8 +531,10 @@ def under_guard(world: World, name: str, request: GpuRequest, policy: Policy) ->
 
     def few(cpu: int) -> bool:
         wanted = demand(policy.workload, lambda kind: kind.gpus == width and kind.cpu_milli >= cpu)
-        there = 1000 * width * sum(wide(other, cpu) for other in nodes)
-        return there < Fraction(5, 4) * Fraction(wanted, max(1, demand(policy.workload))) * free
+        there = sum(wide(other, cpu) for other in nodes)
+        expected = Fraction(wanted, max(1, demand(policy.workload))) * Fraction(free, 1000 * width)
+        # Less than the pods expected and three deviations of their number.
+        return there < expected or (there - expected) ** 2 < 9 * expected
 
     nodes = open_nodes(world, request.pool)
     free = sum(free_share(gpu) for other in nodes for gpu in usable(world, other))

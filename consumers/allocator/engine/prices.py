@@ -46,7 +46,7 @@ class Price(msgspec.Struct, frozen=True):
 
 def shares_below_whole(workload: Workload) -> set[int]:
     """Return the shares that need a price: those of GPUs that are not taken whole."""
-    return {kind.share_milli for kind in workload.kinds if kind.gpus and 0 < kind.share_milli < WHOLE}
+    return {kind.share_milli for kind in workload.valued.kinds if kind.gpus and 0 < kind.share_milli < WHOLE}
 
 
 def shadow_prices(workload: Workload, *, redraws: int = REDRAWS, seed: int = 0) -> tuple[Price, ...]:
@@ -55,10 +55,11 @@ def shadow_prices(workload: Workload, *, redraws: int = REDRAWS, seed: int = 0) 
     Takes one or two milliseconds per redraw, so it is called when the workload changes and never within a decision.
 
     Args:
-        workload: The pods that are expected.
+        workload: The pods that are expected. Of its kinds those count that are valued.
         redraws: Over how many samples of the workload the prices are averaged.
         seed: Which samples.
     """
+    workload = workload.valued
     shares = sorted(shares_below_whole(workload))
     if not shares:
         return ()

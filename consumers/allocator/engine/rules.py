@@ -30,7 +30,7 @@ from typing import Final
 
 from schemas import reasons
 
-ENGINE_VERSION: Final = "3"
+ENGINE_VERSION: Final = "4"
 """Changes whenever the same inputs could give another decision."""
 
 ABSENT: Final = 40

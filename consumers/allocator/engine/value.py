@@ -11,8 +11,9 @@ no value depends on the order of additions, on the length of a machine's floats 
 find enough CPU is looked up by a quotient of floats, and that is exact: of two different quotients CPU / worth and c / u, the
 CPU below ``_MOST_CPU`` and u at most :data:`UNIT`, one is larger by more than 2 ** -51 of it, which no float of 53 bits loses.
 
-Only kinds that accept the node's model count, so the tables exist once per set of accepting kinds. The model of a node is that
-of its first GPU: a node that mixes models is valued as if it had one.
+Of the workload's kinds those count that are :attr:`~.Workload.valued`. Only kinds that accept the node's model do, so the tables
+exist once per set of accepting kinds. The model of a node is that of its first GPU: a node that mixes models is valued as if it
+had one.
 """
 
 from bisect import bisect_right
@@ -91,7 +92,9 @@ class Value:
         self.worth_column: Ints = np.array(self.worth, dtype=np.int64)
         micro = {price.share_milli: price.micro for price in prices}
         priced = [
-            (kind, micro.get(kind.share_milli, UNIT)) for kind in workload.kinds if kind.gpus and kind.share_milli
+            (kind, micro.get(kind.share_milli, UNIT))
+            for kind in workload.valued.kinds
+            if kind.gpus and kind.share_milli
         ]
         priced = [(kind, price) for kind, price in priced if price]
         total = sum(kind.pods * kind.gpus * price for kind, price in priced) or 1

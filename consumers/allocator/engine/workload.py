@@ -17,7 +17,7 @@ COVERAGE_PERCENT: Final = 95
 """Kinds are kept, most frequent first, until they make up so much of all pods (Weng et al., USENIX ATC 2023)."""
 
 HEAVY_PERCENT: Final = 1
-"""A kind that asks for so much of all GPU is kept where heavy ones are wanted, however few pods it has."""
+"""A kind that asks for so much of all GPU is kept where heavy ones are wanted, however few pods it has, and is *heavy*."""
 
 MOST_KINDS: Final = 512
 """Kinds kept at most: a policy's tables grow by 8 kB with each."""
@@ -50,6 +50,11 @@ def kind_of(request: GpuRequest, reference: Reference = (0, 0)) -> PodKind:
     )
 
 
+def demand_of(kind: PodKind) -> int:
+    """Return how much GPU the pods of a kind ask for, in thousandths."""
+    return kind.pods * kind.gpus * kind.share_milli
+
+
 class Workload(msgspec.Struct, frozen=True, dict=True):
     """Kinds of pods with how many there are of each: a frequency is that number over :attr:`pods`.
 
@@ -76,22 +81,41 @@ class Workload(msgspec.Struct, frozen=True, dict=True):
     def counted(cls, counts: Counter[PodKind], *, heavy: bool = False) -> Self:
         """Return the workload of kinds that are counted already: the most frequent, up to 95 % of the pods.
 
-        With ``heavy`` those are kept too that ask for at least a hundredth of all GPU, though they be few pods: a mode that keeps
-        nodes free for the widest pods has to know of them.
+        With ``heavy`` those are kept too that ask for at least a hundredth of all GPU, though they be few pods, and then all that
+        ask for as many GPUs as the widest of these: a mode that keeps nodes free for the widest pods has to know of each.
         """
 
         def order(entry: tuple[PodKind, int]) -> tuple[int, int, int, int, tuple[str, ...]]:
             kind, pods = entry
             return pods, kind.cpu_milli, kind.share_milli, kind.gpus, kind.models
 
-        total, covered, kept = sum(counts.values()), 0, []
-        least = sum(kind.gpus * kind.share_milli * pods for kind, pods in counts.items()) * HEAVY_PERCENT
-        for kind, pods in sorted(counts.items(), key=order, reverse=True):
-            frequent = 100 * covered < COVERAGE_PERCENT * total
-            covered += pods
-            if frequent or (heavy and 0 < least <= 100 * kind.gpus * kind.share_milli * pods):
-                kept.append(msgspec.structs.replace(kind, pods=pods))
-        return cls(tuple(kept[:MOST_KINDS]))
+        total, covered = sum(counts.values()), 0
+        ordered = [
+            msgspec.structs.replace(kind, pods=pods) for kind, pods in sorted(counts.items(), key=order, reverse=True)
+        ]
+        least = sum(map(demand_of, ordered)) * HEAVY_PERCENT
+        kept: set[PodKind] = set()
+        for kind in ordered:
+            if 100 * covered < COVERAGE_PERCENT * total or (heavy and 0 < least <= 100 * demand_of(kind)):
+                kept.add(kind)
+            covered += kind.pods
+        widest = max((kind.gpus for kind in kept), default=0)
+        if heavy and widest > 1:
+            kept.update(kind for kind in ordered if kind.gpus == widest)
+        return cls(tuple(kind for kind in ordered if kind in kept)[:MOST_KINDS])
+
+    @cached_property
+    def valued(self) -> Self:
+        """What free GPU is worth something to: all but the widest kinds that ask for less than a hundredth of all GPU.
+
+        Nodes are kept for those all the same (:mod:`.yard`). So few pods say nothing of what a share is worth, and one kind more
+        among the samples that prices come from (:mod:`.prices`) moves all of them.
+        """
+        widest = max((kind.gpus for kind in self.kinds), default=0)
+        least = sum(map(demand_of, self.kinds)) * HEAVY_PERCENT
+        if widest <= 1:
+            return self
+        return type(self)(tuple(kind for kind in self.kinds if kind.gpus < widest or 100 * demand_of(kind) >= least))
 
     @cached_property
     def pods(self) -> int:

@@ -5,9 +5,10 @@ is free. It is the sum over the groups of pods bound to the same models, that on
 workload's GPU demand times the pool's free GPU over the free GPU of those models, at most 3.
 
 *Guard*: a *wide* node is fully idle and has as many GPUs as the widest kinds ask for. For each amount of CPU that one of these
-asks for, as long as the wide nodes with that much free hold less than 125 % of the share of the free GPU that goes to kinds
-which are as wide and want that much or more, other pods take such a node only where nothing else fits: narrower ones, and those
-that want less CPU. The quarter more is for chance: such pods are few.
+asks for, r pods are expected: as many as fit into the share of the free GPU that goes to kinds which are as wide and want that
+much or more. As long as there are fewer than r + 3 * sqrt(r) wide nodes with that much free, other pods take such a node only
+where nothing else fits: narrower ones, and those that want less CPU. Pods that come by chance, r of them in the mean, deviate by
+sqrt(r) from it: a node is kept for each up to three deviations more, which are much of few pods and little of many.
 
 Both count only nodes that pods can get at present. A node's model is that of its first GPU.
 """
@@ -24,14 +25,14 @@ from consumers.allocator.engine.policy import Policy
 from consumers.allocator.engine.supply import NO_GPU, Supply
 from consumers.allocator.engine.table import Table
 from consumers.allocator.engine.value import Value
-from schemas.cluster import PodKind
+from consumers.allocator.engine.workload import demand_of
 from schemas.pod import WHOLE
 
 Ints = NDArray[np.int64]
 Rows = NDArray[np.intp]
 
 _SCARCEST: Final = 3 * WHOLE
-_GUARD_PERCENT: Final = 125
+_DEVIATIONS: Final = 3
 
 
 class Standing(NamedTuple):
@@ -72,16 +73,16 @@ class Yard(Supply):
     def __init__(self, policy: Policy, table: Table) -> None:
         workload = policy.workload
         self.value = Value(workload, policy.prices)
-        self._demand = max(1, sum(_demand(kind) for kind in workload.kinds))
+        self._demand = max(1, sum(map(demand_of, workload.kinds)))
         widest = max((kind.gpus for kind in workload.kinds), default=0)
         self.width = widest if widest > 1 else 0
         wide = [kind for kind in workload.kinds if kind.gpus == self.width]
         self._amounts = sorted({kind.cpu_milli for kind in wide})
-        self._wide_demands = [sum(_demand(kind) for kind in wide if kind.cpu_milli >= cpu) for cpu in self._amounts]
+        self._wide_demands = [sum(demand_of(kind) for kind in wide if kind.cpu_milli >= cpu) for cpu in self._amounts]
         self._bound: dict[tuple[str, ...], int] = {}
         for kind in workload.kinds:
             if kind.models and kind.gpus:
-                self._bound[kind.models] = self._bound.get(kind.models, 0) + _demand(kind)
+                self._bound[kind.models] = self._bound.get(kind.models, 0) + demand_of(kind)
         self.scarce = bool(self._bound)
         super().__init__(policy, table)
 
@@ -90,9 +91,12 @@ class Yard(Supply):
         if count > self.width:
             return 0
         start = 0 if count < self.width else bisect_right(self._amounts, cpu_milli)
-        scale, free = 100 * self.width * WHOLE * self._demand, _GUARD_PERCENT * self._free
+        # With both sides times this, expected pods are a whole number, and no root is taken.
+        scale = self.width * WHOLE * self._demand
         for place in range(start, len(self._amounts)):
-            if self._reaching[place] * scale < self._wide_demands[place] * free:
+            expected = self._wide_demands[place] * self._free
+            more = self._reaching[place] * scale - expected
+            if more < 0 or more * more < _DEVIATIONS * _DEVIATIONS * expected * scale:
                 return place + 1
         return 0
 
@@ -162,7 +166,3 @@ class Yard(Supply):
                 self._reaching[place] += 1
             for place in range(reach, before.reach):
                 self._reaching[place] -= 1
-
-
-def _demand(kind: PodKind) -> int:
-    return kind.pods * kind.gpus * kind.share_milli

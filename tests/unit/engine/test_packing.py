@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from consumers.allocator.engine import Policy, Price, Workload, shadow_prices
 from schemas.cluster import PodKind
 
@@ -157,3 +159,18 @@ def test_wide_nodes_with_much_cpu_are_guarded_for_the_wide_pods_that_need_it(clu
         for slot in (0, 1):
             cluster.fill(f"b{number}", slot, tflops=100_000, vram=1000)
     assert cluster.decide(wide, **little).node == "a-much"
+
+
+@pytest.mark.parametrize(("pairs", "kept"), [(9, True), (10, False)])
+def test_nodes_are_kept_for_wide_pods_up_to_three_deviations_of_their_number(
+    cluster: Any, pairs: int, *, kept: bool
+) -> None:
+    # 24 GPUs are free and a third of the demand is for two: 4 such pods are expected, so 4 + 3 * sqrt(4) nodes are enough.
+    for number in range(pairs):
+        cluster.node(f"a{number}", 2)
+    for number in range(12 - pairs):
+        cluster.node(f"b{number}", 3)
+        cluster.fill(f"b{number}", 0, tflops=100_000, vram=1000)
+    wide = policy(PodKind(gpus=1, share_milli=1000, pods=4), PodKind(gpus=2, share_milli=1000, pods=1))
+    assert cluster.decide(wide, compute_milli=1000).node == ("b0" if kept else "a0")
+    assert cluster.decide(wide, count=2, compute_milli=1000).node == "a0"

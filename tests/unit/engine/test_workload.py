@@ -2,7 +2,7 @@
 
 import pytest
 
-from consumers.allocator.engine import VAGUE, Policy, Workload
+from consumers.allocator.engine import VAGUE, Policy, Workload, shadow_prices
 from schemas.cluster import PodKind, Pool
 from schemas.pod import GpuRequest
 
@@ -36,6 +36,29 @@ def test_heavy_kinds_are_kept_where_they_are_wanted_though_they_be_few() -> None
     assert Workload.of(requests, heavy=True).kinds == (frequent, heavy)
     idle = [ask(0, cpu=cpu) for cpu in range(40)]
     assert Workload.of(idle, heavy=True) == Workload.of(idle)  # no GPU is asked for, so none is a share of it
+
+
+def test_all_kinds_as_wide_as_the_widest_that_count_are_kept_but_the_lightest_are_not_valued() -> None:
+    eights = [ask(8, 1000, cpu=64)] * 40 + [ask(8, 1000, cpu=120)]
+    requests = [ask(1, 500)] * 8000 + [ask(4, 1000)] + eights + [ask(0, cpu=4)] * 400 + [ask(16, 1000)]
+    common, eight, rare = (
+        PodKind(gpus=1, share_milli=500, pods=8000),
+        PodKind(cpu_milli=64, gpus=8, share_milli=1000, pods=40),
+        PodKind(cpu_milli=120, gpus=8, share_milli=1000, pods=1),
+    )
+    idle = PodKind(cpu_milli=4, pods=400)
+    # One pod of 16 is no reason to keep nodes for such, and one of 4 is not among the widest.
+    found = Workload.of(requests, heavy=True)
+    assert found.kinds == (common, idle, eight, rare)
+    assert found.valued.kinds == (common, idle, eight)
+    assert shadow_prices(found) == shadow_prices(Workload(found.valued.kinds))
+    assert Workload.of(requests).kinds == (common, idle)
+    assert Workload.of(requests).valued == Workload.of(requests)
+    # Exactly a hundredth of the GPU is enough; one thousandth of a GPU less of it is not.
+    edge = PodKind(gpus=8, share_milli=1000, pods=1)
+    for rest, valued in ((792_000, True), (792_001, False)):
+        both = Workload((PodKind(gpus=1, share_milli=1, pods=rest), edge))
+        assert (edge in both.valued.kinds) is valued
 
 
 def test_kinds_of_equal_frequency_come_by_cpu_then_share_then_gpus_then_models_the_larger_first() -> None:
