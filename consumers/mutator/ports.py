@@ -21,7 +21,6 @@ from schemas.slots import Slot, WorkloadSlots
 PORT_LABEL: Final = "gpubus.io/host-port"
 """Label of a pod that has a port of its node: the port, and the UID of the admission that took it."""
 
-PORT_NUMBER: Final = "tensor-fusion.ai/port-number"
 OWNER: Final = "host-ports"
 """Whose the blocks are: ``host-ports/42240`` has the ports from 42240 on."""
 
@@ -114,9 +113,9 @@ def written_into(patch: tuple[PatchOperation, ...], wish: PortWish, slot: str) -
     """Return the patch with the port of ``slot`` in it. Operations apply one after the other, so these see the changed pod."""
     port = port_of(slot)
     where = f"/spec/containers/{wish.place.container}/ports/{wish.place.port}/hostPort"
-    annotation = PatchOperation("add", f"/metadata/annotations/{_escaped(PORT_NUMBER)}", str(port))
+    annotation = PatchOperation("add", f"/metadata/annotations/{_escaped(keys.PORT_NUMBER)}", str(port))
     if not wish.annotated:
-        annotation = PatchOperation("add", "/metadata/annotations", {PORT_NUMBER: str(port)})
+        annotation = PatchOperation("add", "/metadata/annotations", {keys.PORT_NUMBER: str(port)})
     label = PatchOperation("add", f"/metadata/labels/{_escaped(PORT_LABEL)}", slot)
     return (*patch, PatchOperation("add", where, port), annotation, label)
 

@@ -9,6 +9,7 @@ import typer
 from deploy.cli.errors import InputError
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_ACCOUNT: Final = re.compile(rf"{_LABEL.pattern}/{_LABEL.pattern}(\.{_LABEL.pattern})*")
 _RESOURCE: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _HTTPS: Final = re.compile(r"https://([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:\d{1,5})?(/[A-Za-z0-9._/-]*)?")
 _HTTPS_SLASHES: Final = 2
@@ -213,6 +214,40 @@ def _native(resources: list[str] | None, *, wanted: bool) -> tuple[str, ...]:
         if not _RESOURCE.fullmatch(resource):
             raise InputError(f"--native is {resource!r}: write the name of a resource, such as nvidia.com/gpu")
     return tuple(resources or NATIVE) if wanted else ()
+
+
+@app.command("guard")
+def guard_command(
+    *,
+    account: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--account",
+            metavar="NAMESPACE/NAME",
+            help="Service account that binds or resizes pods; repeat. [default: those of deploy/rbac]",
+        ),
+    ] = None,
+    name: Annotated[str, typer.Option("--name", help="Name of the policy and its binding.")] = "gpubus-guard",
+) -> None:
+    """Print the policy that keeps what binding and admission write on pods from being changed by others.
+
+    Containers take their GPUs from it. The API server judges this by itself, so it holds while no part of gpubus runs.
+
+    \b
+    Example: gpubus schema guard | kubectl apply -f -
+    """
+    import yaml
+
+    from deploy.doctor.rights import accounts_of
+    from producers.gateway.guard import WRITERS, guard
+
+    if not _LABEL.fullmatch(name):
+        raise InputError(f"--name is {name!r}: use lower-case letters, digits and hyphens")
+    for one in account or ():
+        if not _ACCOUNT.fullmatch(one):
+            raise InputError(f"--account is {one!r}: write NAMESPACE/NAME of a service account")
+    users = [f"system:serviceaccount:{one.replace('/', ':')}" for one in account or accounts_of(WRITERS)]
+    typer.echo("---\n".join(yaml.safe_dump(one, sort_keys=False, width=120) for one in guard(name, users)), nl=False)
 
 
 @app.command("priorityclasses")

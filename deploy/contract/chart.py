@@ -1,12 +1,13 @@
-"""Files of the Helm chart that the code knows better: what the API server sends to admission, and what kube-scheduler asks us.
+"""Files of the Helm chart that the code knows better: what the API server sends us and guards, and what kube-scheduler asks.
 
-Templates put names and addresses in; what is in the files is what ``gpubus schema webhook`` and ``scheduler`` print.
+Templates put names and addresses in; what is in the files is what ``gpubus schema webhook``, ``guard`` and ``scheduler`` print.
 """
 
 import yaml
 
 from bus import permissions as permissions_table
 from producers.gateway.configuration import HAMI, NATIVE, Reach, condition, webhook_configuration
+from producers.gateway.guard import WRITERS, guard
 from producers.gateway.scheduler import scheduler_configuration
 from schemas.dialects.tensorfusion import PLACEHOLDER_CLASS, PLACEHOLDER_PRIORITY, PRIORITIES, PRIORITY_CLASSES
 
@@ -25,6 +26,8 @@ def chart_files() -> dict[str, str]:
         "beside": condition(tuple(dict.fromkeys((*HAMI, *NATIVE))), NATIVE),
     }
     scheduler = scheduler_configuration("gpubus-extender", ca_bundle=b"", url="https://webhook", lease="namespace")
+    policy, binding = guard("guard", ["account"])
+    guarded = {"policy": policy["spec"], "binding": binding["spec"], "writers": list(WRITERS)}
     permissions = {
         "account": permissions_table.ACCOUNT,
         "shared": list(permissions_table.of_roles("USER", ()).publish[1:]),
@@ -37,6 +40,7 @@ def chart_files() -> dict[str, str]:
         "priority-classes.yaml": _HEAD + _text({"classes": priority_classes()}),
         "bus-permissions.yaml": _HEAD + _text(permissions),
         "webhook.yaml": _HEAD + _text(webhook),
+        "guard.yaml": _HEAD + _text(guarded),
         "kube-scheduler.yaml": _HEAD + _text(scheduler),
     }
 

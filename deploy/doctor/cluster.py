@@ -9,6 +9,7 @@ from typing import Any, Final
 from bus.kube.client import Client, resource_path
 from bus.kube.errors import KubeRefusedError
 from deploy.doctor.findings import Finding, good
+from deploy.doctor.guard import guard_findings
 from deploy.doctor.parts import Parts, part_findings, read_parts
 from deploy.doctor.production import production
 from deploy.doctor.rights import rights
@@ -36,6 +37,7 @@ async def examine_cluster(client: Client, namespace: str, release: str) -> list[
         ("cluster/crds", lambda: _crds(client)),
         ("parts", look_at_parts),
         ("cluster/webhook", lambda: _webhook(client, release, passive=parts.passive)),
+        ("cluster/guard", lambda: guard_findings(client, parts, namespace, release)),
         ("cluster/admission", lambda: _admission(client, release, passive=parts.passive)),
         ("cluster/certificates", lambda: _certificates(client, parts, namespace, release)),
         ("cluster/rights", lambda: rights(client, namespace, release)),

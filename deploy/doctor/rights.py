@@ -47,6 +47,13 @@ def rights_of(roles: Iterable[str]) -> list[Right]:
     ]
 
 
+def accounts_of(roles: Iterable[str]) -> list[str]:
+    """Return the service accounts that the manifests have for roles, as ``NAMESPACE/NAME``."""
+    wanted = {f"gpubus-{role}" for role in roles}
+    meta = [one["metadata"] for one in _documents("accounts.yaml") if one["kind"] == "ServiceAccount"]
+    return sorted(f"{one['namespace']}/{one['name']}" for one in meta if one["name"] in wanted)
+
+
 def _documents(file: str) -> Iterable[dict[str, Any]]:
     return yaml.safe_load_all((RBAC / file).read_text())
 

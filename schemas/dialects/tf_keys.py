@@ -11,6 +11,9 @@ from schemas.dialects.view import POOL_KEY, TF_PREFIX, PodSpecView
 ENABLED: Final = "tensor-fusion.ai/enabled"
 HOST_PORT: Final = "tensor-fusion.ai/host-port"
 PORT_NAME: Final = "tensor-fusion.ai/port-name"
+PORT_NUMBER: Final = "tensor-fusion.ai/port-number"
+"""Annotation that says which port of its node a pod was given."""
+
 COMPONENT: Final = "tensor-fusion.ai/component"
 WORKLOAD: Final = "tensor-fusion.ai/workload"
 SELECTED_WORKLOAD: Final = "tensor-fusion.ai/selected-workload"

@@ -17,6 +17,7 @@ from deploy.local.callout import GUARD_ROLES
 from deploy.local.monitoring import alertmanagers_from_values
 from deploy.local.roles import ASKED_ROLES, CLUSTER_ROLES, COEXISTING_ROLES, METRICS_ROLES, ROLES
 from producers.gateway.configuration import HAMI, NATIVE, Reach, condition, webhook_configuration
+from producers.gateway.guard import guard
 from schemas.catalogue import MODELS
 from schemas.dialects.tensorfusion import (
     PLACEHOLDER_CLASS,
@@ -180,6 +181,25 @@ def test_the_webhook_is_what_the_code_renders() -> None:
         del wanted["clientConfig"]["caBundle"], wanted["namespaceSelector"]["matchLabels"]
         assert hook == wanted
     assert condition(HAMI) != condition((*HAMI, *NATIVE))
+
+
+@pytest.mark.parametrize(
+    ("values", "parts"),
+    [
+        ({}, ["controller", "monitor"]),
+        ({"groups": {"b": {"roles": ["binder"]}}, "controller": {"roles": ["watcher"]}}, ["b", "monitor"]),
+        ({"migration": {"passive": True}}, []),
+    ],
+)
+def test_the_guard_is_what_the_code_renders_and_lets_those_write_who_bind_and_resize(
+    values: dict[str, Any], parts: list[str]
+) -> None:
+    objects = rendered(values)[0]
+    kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    found = [objects[kind, "tensor-fusion-sys-guard"] for kind in kinds if (kind, "tensor-fusion-sys-guard") in objects]
+    users = [f"system:serviceaccount:tensor-fusion-sys:tensor-fusion-sys-{part}" for part in parts]
+    wanted = guard("tensor-fusion-sys-guard", users) if users else ()
+    assert [one["spec"] for one in found] == [one["spec"] for one in wanted]
 
 
 def test_files_that_follow_from_the_code_are_as_it_says() -> None:
@@ -403,7 +423,12 @@ def _strictly_apart(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_beside_another_product_nothing_is_taken_and_nothing_of_its_chart_is_made() -> None:
     objects, _ = rendered(PASSIVE)
-    theirs = {"MutatingWebhookConfiguration", "PriorityClass", *(kind.name for kind in KINDS)}
+    theirs = {
+        "MutatingWebhookConfiguration",
+        "ValidatingAdmissionPolicy",
+        "PriorityClass",
+        *(kind.name for kind in KINDS),
+    }
     assert {kind for kind, _ in objects} & theirs == set()
     running = {
         role
@@ -429,7 +454,7 @@ def test_beside_another_product_nothing_is_taken_and_nothing_of_its_chart_is_mad
     left = {"cluster", "schedulingConfigTemplate", "priorityClasses"}
     window = {key: {"enabled": False} for key in left} | {"providerConfigs": {"nvidia": {"enabled": False}}}
     made = {kind for kind, _ in rendered(window)[0]}
-    assert made & theirs == {"MutatingWebhookConfiguration"}
+    assert made & theirs == {"MutatingWebhookConfiguration", "ValidatingAdmissionPolicy"}
 
 
 @pytest.mark.parametrize("callout", [True, False])

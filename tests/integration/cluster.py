@@ -191,4 +191,6 @@ def _plural(kind: str) -> str:
     ours = {one.name: one.plural for one in KINDS}
     if kind in ours:
         return ours[kind]
+    if kind.endswith("Policy"):
+        return kind.lower().removesuffix("y") + "ies"
     return kind.lower() + ("es" if kind.endswith(("s", "Class")) else "s")

@@ -21,9 +21,11 @@ ELSEWHERE = {"cert-manager.io/v1", "monitoring.coreos.com/v1"}
 
 PLURALS = {kind.name: kind.plural for kind in KINDS} | {
     "NetworkPolicy": "networkpolicies", "PriorityClass": "priorityclasses", "Ingress": "ingresses",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
 }  # fmt: skip
 CLUSTER_WIDE = {
     "Namespace", "ClusterRole", "ClusterRoleBinding", "MutatingWebhookConfiguration", "PriorityClass",
+    "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
     *(kind.name for kind in KINDS if kind.scope == "Cluster"),
 }  # fmt: skip
 OBJECTS = [

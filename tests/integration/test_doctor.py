@@ -41,6 +41,7 @@ async def test_what_is_missing_is_found_and_what_is_there_is_not(
         assert code == 1
         assert found["cluster/crds"]["severity"] == "ok", found["cluster/crds"]
         assert found["cluster/webhook"]["severity"] == "critical"
+        assert found["cluster/guard"]["severity"] == "critical"
         assert "passes untouched" in found["cluster/admission"]["says"]
         assert found[f"cluster/rights/{RELEASE}-controller"]["severity"] == "ok", found
         assert found["cluster/own-rights"]["severity"] == "ok"

@@ -10,9 +10,11 @@ from deploy.certificates.authority import make_authority
 from deploy.doctor.bus import agent_findings, drift_findings, rule_findings, stream_findings
 from deploy.doctor.cluster import asked_namespace, certificate_finding
 from deploy.doctor.findings import Finding, worst
+from deploy.doctor.guard import judge, writers
 from deploy.doctor.parts import Parts, part_findings
 from deploy.doctor.production import deployment_findings
 from deploy.doctor.rights import Right, rights_of
+from producers.gateway.guard import guard
 from schemas.cluster import GpuInventory, Node
 from schemas.event import Event
 from schemas.observed import Drift
@@ -204,6 +206,28 @@ def test_admission_is_tried_where_pods_are_sent_to_us() -> None:
     assert asked_namespace(hooks, there[:2]) == ""
     hooks = rendered({"webhook": {"excludedNamespaces": ["default", "ml"]}})[0][hook]["webhooks"]
     assert asked_namespace(hooks, there) == ""
+
+
+def test_a_guard_that_shuts_our_own_accounts_out_is_critical() -> None:
+    name, users = "gpubus-guard", writers(whole(), RELEASE)
+    assert users == [f"system:serviceaccount:{RELEASE}:{RELEASE}-{part}" for part in ("controller", "monitor")]
+
+    def found(*let: str, policy: dict | None = None, **binding: object) -> tuple[str, str]:
+        made, bound = guard(name, let)
+        made, bound = (one | {"spec": one["spec"] | more} for one, more in ((made, policy or {}), (bound, binding)))
+        (finding,) = judge(name, made, bound, users, passive=False)
+        return finding.severity, finding.says
+
+    assert found(*users)[0] == "ok"
+    assert found(users[0]) == (
+        "critical", f"the policy does not let {users[1]} write: bindings or resizes are refused",
+    )  # fmt: skip
+    assert "is not Fail" in found(*users, policy={"failurePolicy": "Ignore"})[1]
+    assert "leaves pods out" in found(*users, matchResources={"namespaceSelector": {"matchLabels": {"a": "b"}}})[1]
+    assert "does not deny" in found(*users, validationActions=["Warn"])[1]
+    assert found(*users, policy={"validations": [{"expression": "true"}]})[0] == "warning"
+    assert judge(name, None, None, [], passive=True) == []
+    assert judge(name, guard(name, users)[0], None, users, passive=False)[0].severity == "critical"
 
 
 def test_what_roles_need_is_what_the_manifests_say() -> None:

@@ -11,7 +11,6 @@ from consumers.mutator.mutate import Mutation, mutate
 from consumers.mutator.options import Options
 from consumers.mutator.ports import (
     PORT_LABEL,
-    PORT_NUMBER,
     Place,
     PortWish,
     block_of,
@@ -24,6 +23,7 @@ from consumers.mutator.ports import (
 from consumers.mutator.slots import LEASE, confirm, give_back
 from consumers.mutator.tensorfusion import scheduler_of
 from schemas.dialects import HamiConfig, RequestError, TensorFusionDefaults
+from schemas.dialects import tf_keys as keys
 from schemas.slots import Slot, WorkloadSlots
 from tests.unit.mutator.test_mutate import apply
 
@@ -62,7 +62,7 @@ def test_the_port_is_written_into_pod_annotation_and_label_and_a_second_time_int
     changed = apply(target, written_into(found.patch, found.port, "42001.a1"))
     ports = changed["spec"]["containers"][0]["ports"]
     assert (ports[1]["hostPort"], "hostPort" in ports[0]) == (42_001, False)
-    assert changed["metadata"]["annotations"][PORT_NUMBER] == "42001"
+    assert changed["metadata"]["annotations"][keys.PORT_NUMBER] == "42001"
     assert changed["metadata"]["labels"][PORT_LABEL] == "42001.a1"
     again = admitted(changed, "a2")
     assert again.port is not None
