@@ -39,6 +39,7 @@ _REFUSALS: Final = {
     "504": "No answer came in time.",
 }
 _OF_PODS: Final = frozenset({"413", "415", "422"})
+_OF_INSPECTORS: Final = frozenset({"502", "504"})
 
 
 class Operation(NamedTuple):
@@ -95,7 +96,10 @@ def openapi(version: str) -> dict[str, Any]:
         for one, answer in zip(OPERATIONS, answers[:-1], strict=True)
     }
     said = {"description": "This document.", "content": {"application/json": {"schema": {"type": "object"}}}}
-    paths[DOCUMENT] = {"get": {"operationId": "openapi", "summary": "This document.", "responses": {"200": said}}}
+    refusals = _refusals(problem, leave_out=_OF_PODS | _OF_INSPECTORS)
+    paths[DOCUMENT] = {
+        "get": {"operationId": "openapi", "summary": "This document.", "responses": {"200": said} | refusals}
+    }
     return {
         "openapi": OPENAPI,
         "info": {
@@ -114,13 +118,15 @@ def openapi(version: str) -> dict[str, Any]:
     }
 
 
+def _refusals(problem: dict[str, Any], *, leave_out: frozenset[str]) -> dict[str, Any]:
+    return {
+        code: {"description": text, "content": problem} for code, text in _REFUSALS.items() if code not in leave_out
+    }
+
+
 def _operation(one: Operation, answer: dict[str, Any], problem: dict[str, Any]) -> dict[str, Any]:
     of_pod = one.query is Simulate
-    refusals = {
-        code: {"description": text, "content": problem}
-        for code, text in _REFUSALS.items()
-        if of_pod or code not in _OF_PODS
-    }
+    refusals = _refusals(problem, leave_out=frozenset() if of_pod else _OF_PODS)
     found = {
         "operationId": one.path.removeprefix("/api/").replace("/", "-"),
         "summary": one.summary,

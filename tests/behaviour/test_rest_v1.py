@@ -123,8 +123,31 @@ async def test_what_is_no_parameter_is_refused_with_field_value_and_fix(client, 
 async def test_the_document_is_served_and_names_every_path(client):
     document = (await client.get(DOCUMENT)).json()
     assert set(document["paths"]) == {DOCUMENT, *(one.path for one in OPERATIONS)}
+    for path in document["paths"].values():
+        for operation in path.values():
+            assert {"401", "403", "405", "421", "503"} <= set(operation["responses"]), "whoever is asked may refuse"
     for schema in document["components"]["schemas"].values():
         jsonschema.Draft202012Validator.check_schema(schema)
+
+
+async def test_no_answer_has_a_field_that_the_document_does_not_name(bus, client):
+    """Every shape with something in it: a pod that fits and one that does not, GPUs that are held."""
+    await announce(bus)
+    await hold(bus, "big", ("ml", "a"))
+    inspector = Inspector(bus)
+    async with running(Mutator(bus, "m", lambda: CONTEXT), inspector):
+        await eventually(lambda: inspector.view.cluster.ledger_seq)
+        document = (await client.get(DOCUMENT)).json()
+        for schema in document["components"]["schemas"].values():
+            if schema.get("properties") and schema is not document["components"]["schemas"]["Pod"]:
+                schema["additionalProperties"] = False
+        for one in OPERATIONS:
+            bodies = (POD, POD.replace("16Gi", "100Gi")) if one.method == "post" else (None,)
+            for body in bodies:
+                answer = await client.request(one.method, one.path, content=body, headers=YAML)
+                response = document["paths"][one.path][one.method]["responses"]["200"]
+                schema = {"components": document["components"], **response["content"]["application/json"]["schema"]}
+                jsonschema.validate(answer.json(), schema, cls=jsonschema.Draft202012Validator)
 
 
 @pytest.mark.slow
