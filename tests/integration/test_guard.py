@@ -49,6 +49,13 @@ async def tenant(cluster: Cluster, kubeconfig_for) -> AsyncIterator[Client]:
         {"apiVersion": rbac, "kind": "RoleBinding", "metadata": here, "roleRef": role, "subjects": [subject]}
     )
     async with await Client.connect(str(await kubeconfig_for(name))) as client:
+        async with asyncio.timeout(20):
+            while True:  # the API server takes up a role in a moment
+                try:
+                    await client.find(resource_path("v1", "pods", "default", "none"))
+                    break
+                except KubeRefusedError:
+                    await asyncio.sleep(0.02)
         yield client
 
 
