@@ -31,21 +31,35 @@ class Makers:
     def __init__(self, bus: Bus, clock: Callable[[], float] = time.monotonic) -> None:
         self._bus, self._clock = bus, clock
         self._known: dict[tuple[str, Owner], tuple[float, Made]] = {}
+        """When each was said, and what."""
+
         self._asking: dict[tuple[str, Owner], asyncio.Task[Made]] = {}
         """All pods of a new controller come at once: it is asked for once."""
 
     def known(self, namespace: str, owner: Owner) -> Made | None:
         """Return what is known of a controller without asking; None if it has to be asked for."""
-        until, made = self._known.get((namespace, owner), (0.0, None))
-        return made if until > self._clock() else None
+        return self._known_for(namespace, owner, KNOWN_S)
 
-    async def ask(self, namespace: str, owner: Owner) -> Made:
+    def _known_for(self, namespace: str, owner: Owner, counts_s: float) -> Made | None:
+        said = self._known.get((namespace, owner))
+        if said is None:
+            return None
+        at, made = said
+        lasts = min(counts_s, UNKNOWN_S if made.problem else KNOWN_S)
+        return made if self._clock() - at < lasts else None
+
+    async def ask(self, namespace: str, owner: Owner, counts_s: float = KNOWN_S) -> Made:
         """Return what is known of a controller.
+
+        Args:
+            namespace: Where it is.
+            owner: The controller.
+            counts_s: How old an answer may be: what is to be taken away from somebody is asked for anew.
 
         Raises:
             CallError: Nobody can say just now.
         """
-        if (made := self.known(namespace, owner)) is not None:
+        if (made := self._known_for(namespace, owner, counts_s)) is not None:
             return made
         key = (namespace, owner)
         if (asking := self._asking.get(key)) is None:
@@ -63,6 +77,5 @@ class Makers:
         made = await rpc.call(self._bus, SERVICE, asked, Made, timeout=TIMEOUT_S)
         if len(self._known) >= REMEMBERED:
             self._known.clear()
-        lasts = UNKNOWN_S if made.problem else KNOWN_S
-        self._known[namespace, owner] = (self._clock() + lasts, made)
+        self._known[namespace, owner] = (self._clock(), made)
         return made

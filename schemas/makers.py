@@ -21,8 +21,11 @@ class Made(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             itself. None if nothing is known of it.
         selector: Which pods the controller takes for its own; None if it does not say.
         problem: Why nothing is known; empty if ``top`` is.
+        gone: Whether the API server itself has said that it has no controller of this name and UID. Every other problem is that
+            nobody can say, which proves nothing against anybody.
     """
 
     top: Owner | None = None
     selector: LabelSelector | None = None
     problem: str = ""
+    gone: bool = False

@@ -20,7 +20,10 @@ WORKLOAD_MODE: Final = "tensor-fusion.ai/workload-mode"
 """Annotation of a workload that clients have called for: ``dynamic``, a worker for each, or ``fixed``, as many as it says."""
 
 WORKLOAD_MAKER: Final = "tensor-fusion.ai/workload-maker"
-"""Annotation of such a workload: kind and name of who has made its clients, who alone may use its workers."""
+"""Annotation of such a workload: kind and name of who has made its clients, who alone may have it used by more."""
+
+WORKLOAD_MAKER_API: Final = "gpubus.io/workload-maker-api"
+"""Annotation of such a workload: API version of who has made its clients. It is there as long as that is, or a client."""
 
 _SUFFIX: Final = "-tf-vgpu"
 LONGEST_POD_NAME: Final = 253 - len(_SUFFIX)
@@ -31,8 +34,13 @@ def connection_name(pod: str) -> str:
     return f"{pod}{_SUFFIX}"
 
 
+def client_of(connection: str) -> str:
+    """Return the name of the pod whose connection, and own worker, has this name."""
+    return connection.removesuffix(_SUFFIX)
+
+
 class Owner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who has made a client: what a workload is there for, and goes with."""
+    """Who has made a client: what a workload is there for."""
 
     api_version: str
     kind: str
@@ -57,6 +65,7 @@ class RemoteClient(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         created_at: When the pod was created: the newest client of a workload says what that is to be.
         slot: Its slot among ``enabled-replicas``; empty where those are not counted.
         host_port: Its slot among the ports of nodes; empty if it has asked for none.
+        ending: Whether it has been deleted and runs on in its grace period: it keeps what it has, and calls for nothing new.
     """
 
     namespace: str
@@ -69,6 +78,7 @@ class RemoteClient(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     created_at: Timestamp
     slot: str = ""
     host_port: str = ""
+    ending: bool = False
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

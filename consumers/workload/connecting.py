@@ -32,21 +32,27 @@ class Connecting:
     def __init__(self, founding: Founding, hands: Hands) -> None:
         self._founding, self._hands = founding, hands
 
-    async def connect(self, key: Key) -> Connected:
-        """Return the connections of a workload's clients, after making and removing what is to be."""
+    async def connect(self, key: Key, there: list[TensorFusionConnection]) -> Connected:
+        """Return the connections of a workload's clients, after making and removing what is to be.
+
+        A connection stays for as long as its pod runs: only that the API server has that pod no more, or as ended, takes it away.
+
+        Args:
+            key: The workload.
+            there: Its connections as they were before its clients were looked at.
+        """
         clients = {client.uid: client for client in self._founding.clients(key)}
-        strangers = self._founding.strangers(key)
         kept: list[TensorFusionConnection] = []
-        for one in await self._hands.connections(key):
+        for one in there:
             uid = client_uid(one)
             if not uid:
                 continue  # nobody could be told its URL
-            if uid in clients or (uid not in strangers and await self._runs(one)):
+            if uid in clients or await self._runs(one):
                 kept.append(one)
             else:
                 await self._remove(one)
-        there, problem = {client_uid(one) for one in kept}, ""
-        for uid in sorted(clients.keys() - there):
+        connected, problem = {client_uid(one) for one in kept}, ""
+        for uid in sorted(clients.keys() - connected):
             made = await self._make(key, clients[uid])
             if isinstance(made, TensorFusionConnection):
                 kept.append(made)

@@ -8,7 +8,7 @@ from bus.kube.client import APPLY, Client, resource_path
 from bus.kube.errors import CONFLICT, NOT_FOUND, KubeRefusedError
 from consumers.workload.plan import Worker
 from consumers.workload.reading import PodAsRead, controller, worker_of
-from schemas.dialects.tf_keys import COMPONENT, WORKLOAD
+from schemas.dialects.tf_keys import COMPONENT, SELECTED_WORKLOAD, WORKLOAD
 from schemas.kube.base import API_VERSION, Condition
 from schemas.kube.components import WORKLOAD_KIND
 from schemas.kube.core import KubePod, ObjectMeta
@@ -35,8 +35,26 @@ class _Connections(msgspec.Struct):
     items: list[TensorFusionConnection] = []
 
 
+class _Clients(msgspec.Struct):
+    items: list[KubePod] = []
+
+
 class _Made(msgspec.Struct):
     metadata: ObjectMeta
+
+
+class _Manager(msgspec.Struct, rename="camel"):
+    manager: str = ""
+    operation: str = ""
+    subresource: str = ""
+
+
+class _ManagedMeta(msgspec.Struct, rename="camel"):
+    managed_fields: list[_Manager] = []
+
+
+class _Managed(msgspec.Struct):
+    metadata: _ManagedMeta
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -66,6 +84,8 @@ class _Told(msgspec.Struct):
 _told = msgspec.json.Decoder(_Told)
 _pods = msgspec.json.Decoder(_Pods)
 _pod = msgspec.json.Decoder(KubePod)
+_clients = msgspec.json.Decoder(_Clients)
+_managed = msgspec.json.Decoder(_Managed)
 _connections = msgspec.json.Decoder(_Connections)
 _connection = msgspec.json.Decoder(TensorFusionConnection)
 _made = msgspec.json.Decoder(_Made)
@@ -107,6 +127,18 @@ class Hands:
         found = await self._client.find(resource_path("v1", PODS, namespace, name))
         pod = _pod.decode(found) if found is not None else None
         return pod is not None and pod.metadata.uid == uid and not pod.ended
+
+    async def called(self, key: Key) -> bool:
+        """Return whether a pod that has not ended calls for a workload, whosever that is."""
+        selector = {"labelSelector": f"{COMPONENT}=client"}
+        found = _clients.decode(await self._client.call("GET", resource_path("v1", PODS, key[0]), query=selector))
+        return any(pod.metadata.annotations.get(SELECTED_WORKLOAD) == key[1] and not pod.ended for pod in found.items)
+
+    async def made_by_us(self, key: Key) -> bool:
+        """Return whether what a workload is was stated by us, of any version, by what the API server has noted of that."""
+        found = await self._client.find(resource_path(API_VERSION, WORKLOADS, *key))
+        fields = _managed.decode(found).metadata.managed_fields if found is not None else []
+        return any((one.manager, one.operation, one.subresource) == (MANAGER, "Apply", "") for one in fields)
 
     async def holder(self, key: Key, name: str) -> Holder | None:
         """Return whose the pod is that has a name; None if there is none by now."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -10,10 +10,11 @@ from bus.kube.errors import KubeRefusedError
 from bus.makers import Makers
 from consumers.workload.connecting import Connecting
 from consumers.workload.connections import PATIENCE, client_uid, own_workers, seated, status_of, staying
-from consumers.workload.founding import Founding, refusal
+from consumers.workload.founding import FRESH_S, Founding
 from consumers.workload.hands import PODS, Hands
 from consumers.workload.plan import Plan, Worker, plan_dedicated, plan_workers
 from consumers.workload.pools import Pools, blamed
+from consumers.workload.refused import UNKNOWN
 from consumers.workload.render import worker_pod
 from consumers.workload.seating import Seating
 from consumers.workload.status import OURS, workload_status
@@ -22,10 +23,27 @@ from schemas.dialects.text import RequestError
 from schemas.kube.base import Condition
 from schemas.kube.resources import TensorFusionConnection, TensorFusionWorkload
 from schemas.kube.workloads import TensorFusionWorkloadStatus
+from schemas.remote import client_of
 
 SOON_S: Final = 0.05
 AGAIN_S: Final = 2.0
 """When a name is asked for again whose holder goes."""
+
+
+class _Found(NamedTuple):
+    """A workload as it was found.
+
+    Attributes:
+        seats: Sequence of the record of its seats, and these.
+        workers: Its workers.
+        connections: Those of its clients.
+        problem: What is in the way of other connections; empty if nothing is.
+    """
+
+    seats: tuple[int, dict[str, str]]
+    workers: list[Worker]
+    connections: list[TensorFusionConnection]
+    problem: str
 
 
 class Keeper:
@@ -60,21 +78,34 @@ class Keeper:
     async def keep(self, key: Key) -> str:
         """Do what a workload's plan says, show how it is, and return what was in the way."""
         self.looked += 1
-        if not await self._founding.settle(key):
-            return ""  # it was called for just now, and we shall hear of it
-        workload = self.view.workload(key)
-        if workload is None:
-            return ""
-        replicas = workload.spec.replicas
-        count, now = replicas if isinstance(replicas, int) else None, datetime.now(UTC)
+        known = self.view.workload(key)
         # In this order: who has a seat has had its connection before, and so has who has a worker of its own.
         before = self._seating.read(key)
-        workers = await self._hands.workers(key, workload.metadata.uid)
-        connections, taken = await self._connecting.connect(key)
+        workers = await self._hands.workers(key, known.metadata.uid) if known is not None else []
+        there = await self._hands.connections(key)
+        seated_before = {*before[1], *(one.client for one in workers), *map(client_uid, there)}
+        settled = await self._founding.settle(key, seated_before)
+        if any(one.reason == UNKNOWN for one in self._founding.refused(key)):
+            self._look_at(key, FRESH_S)
+        workload = self.view.workload(key)
+        if not settled or known is None or workload is None or workload.metadata.uid != known.metadata.uid:
+            return ""  # it was called for just now, or is another by now, and we shall hear of it
+        connections, taken = await self._connecting.connect(key, there)
+        if not connections and await self._founding.end(key, workload):
+            return ""
+        return await self._keep(key, workload, _Found(before, workers, connections, taken))
+
+    async def _keep(self, key: Key, workload: TensorFusionWorkload, found: _Found) -> str:
+        """Do what a workload's plan says for the clients that it has."""
+        before, workers, connections, taken = found
+        replicas = workload.spec.replicas
+        count, now = replicas if isinstance(replicas, int) else None, datetime.now(UTC)
         seats: dict[str, str] = {}
         if count is None:
             seats = staying(connections, workers) | own_workers(connections, workers)
-            wanted = {one.metadata.name: client_uid(one) for one in connections}
+            clients = {one.uid for one in self._founding.clients(key)}
+            kept = {one.name: one.client for one in workers if one.client in clients}
+            wanted = kept | {one.metadata.name: client_uid(one) for one in connections}
             plan = plan_dedicated(key[1], wanted, workers, now, seats.values())
         else:
             plan = plan_workers(key[1], count, workers, now)
@@ -142,6 +173,8 @@ class Keeper:
         problem, refused = "", ""
         for one in plan.remove:
             try:
+                if not one.ended and one.client and await self._hands.runs(key[0], client_of(one.name), one.client):
+                    continue  # whatever else is known of its client
                 await self._hands.remove("v1", PODS, key[0], one.name, one.uid)
                 self.removed += 1
             except KubeRefusedError as error:
@@ -193,10 +226,7 @@ class Keeper:
         self, key: Key, count: int | None, workers: Sequence[Worker], template_hash: str, problem: str
     ) -> None:
         """Write a workload's status if it says something new; a condition keeps its time as long as it stays what it is."""
-        strangers = self._founding.strangers(key)
-        status = workload_status(
-            count, workers, template_hash, problem, refusal(strangers.values()) if strangers else ""
-        )
+        status = workload_status(count, workers, template_hash, problem, self._founding.refused(key))
         if self._shown.get(key) == status:
             return
         before = await self._hands.workload_status(key)

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from typing import Final, Literal, NamedTuple
 
 from consumers.workload.plan import Worker
+from consumers.workload.refused import Refused, refusal
 from schemas.kube.base import Condition
 from schemas.kube.workloads import TensorFusionWorkloadStatus, WorkloadPhase
 
@@ -21,7 +22,11 @@ class _Standing(NamedTuple):
 
 
 def workload_status(
-    replicas: int | None, workers: Collection[Worker], template_hash: str, problem: str, strangers: str = ""
+    replicas: int | None,
+    workers: Collection[Worker],
+    template_hash: str,
+    problem: str,
+    refused: Collection[Refused] = (),
 ) -> TensorFusionWorkloadStatus:
     """Return the status of a workload; the time of its condition is the writer's to add.
 
@@ -30,7 +35,7 @@ def workload_status(
         workers: Those that there are.
         template_hash: What new ones are made from; empty if nothing is known to make them from.
         problem: Why a worker could not be made; empty if nothing is in the way.
-        strangers: What those should know whose pods call for it though it is not theirs; empty if there are none.
+        refused: Pods that call for it and get no worker.
     """
     there = [one for one in workers if not one.ended]
     ready = sum(one.ready for one in there)
@@ -40,13 +45,16 @@ def workload_status(
         found = _Standing("Failed", "False", "WorkerFailed", problem or f"{text}; ended: {', '.join(ended[:3])}")
     elif replicas == 0:
         found = _Standing("Pending", "False", "ScaledToZero", "no workers are wanted")
+    elif replicas is None and refused and not there:
+        found = _Standing("Pending", "False", "NoClientServed", "no pod that calls for it gets a worker")
     elif replicas is None or ready >= replicas:
         found = _Standing("Running", "True", "WorkloadReady", text)
     else:
         found = _Standing("Pending", "False", "WaitingForWorkers", text)
     conditions = [Condition(type=READY, status=found.ready, reason=found.reason, message=found.message)]
-    if strangers:
-        conditions.append(Condition(type=SERVED, status="False", reason="NameTaken", message=strangers))
+    if refused:
+        reason, message = refusal(refused)
+        conditions.append(Condition(type=SERVED, status="False", reason=reason, message=message))
     return TensorFusionWorkloadStatus(
         phase=found.phase,
         conditions=tuple(conditions),

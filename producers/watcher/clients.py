@@ -99,6 +99,7 @@ def _client(item: KubePod) -> RemoteClient | None:
         created_at=meta.created_at or _EPOCH,
         slot=meta.labels.get(SLOT, ""),
         host_port=meta.labels.get(HOST_PORT_SLOT, ""),
+        ending=bool(meta.deletion_timestamp),
     )
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from bus.connection import Bus
 from bus.kube.client import Client, resource_path
-from bus.kube.errors import KubeRefusedError
+from bus.kube.errors import NOT_FOUND, KubeRefusedError
 from bus.makers import SERVICE
 from bus.rpc import Service
 from schemas.kube.base import LabelSelector
@@ -20,7 +20,6 @@ from schemas.kube.core import ObjectMeta
 from schemas.makers import Made, WhoMade
 from schemas.remote import Owner
 
-FORBIDDEN: Final = 403
 PATIENCE_S: Final = 3.0
 
 KINDS: Final = {
@@ -55,6 +54,7 @@ class _Plain(msgspec.Struct, frozen=True):
 class _Resource(msgspec.Struct, frozen=True):
     name: str
     kind: str = ""
+    namespaced: bool = True
 
 
 class _Resources(msgspec.Struct, frozen=True):
@@ -82,7 +82,16 @@ async def answering(bus: Bus, client: Client) -> AsyncIterator[None]:
 
 
 class UnknownMakerError(Exception):
-    """A pod's controller is not what it is said to be, or nobody may say; the message says which."""
+    """A pod's controller is not what it is said to be, or nobody may say; the message says which.
+
+    Args:
+        text: What is so.
+        gone: Whether the API server itself has said that there is none of this name and UID.
+    """
+
+    def __init__(self, text: str, *, gone: bool = False) -> None:
+        super().__init__(text)
+        self.gone = gone
 
 
 async def made_by(client: Client, asked: WhoMade) -> Made:
@@ -106,50 +115,53 @@ async def made_by(client: Client, asked: WhoMade) -> Made:
         top = Owner(api_version=above.api_version, kind=above.kind, name=above.name, uid=above.uid)
         try:
             _check(top, _plain.decode(await _get(client, asked.namespace, top)).metadata)
-        except UnknownMakerError:
+        except UnknownMakerError as error:
+            if not error.gone:
+                raise
             return Made(top=owner, selector=selector)  # what stands above it is gone, or was never there
         return Made(top=top, selector=selector)
     except UnknownMakerError as error:
-        return Made(problem=str(error))
+        return Made(problem=str(error), gone=error.gone)
     except msgspec.DecodeError as error:
         return Made(problem=f"{_named(owner)} cannot be read: {error}")
 
 
 async def _get(client: Client, namespace: str, owner: Owner) -> bytes:
-    plural = KINDS.get((owner.api_version, owner.kind)) or await _plural(client, owner)
+    known = KINDS.get((owner.api_version, owner.kind))
+    resource = _Resource(known) if known is not None else await _resource(client, owner)
     try:
-        path = resource_path(owner.api_version, plural, namespace, owner.name)
-        found = await client.call("GET", path, timeout=PATIENCE_S)
+        path = resource_path(owner.api_version, resource.name, namespace if resource.namespaced else "", owner.name)
+        return await client.call("GET", path, timeout=PATIENCE_S)
     except KubeRefusedError as error:
         if error.transient:
             raise
-        if error.code == FORBIDDEN:
-            group = owner.api_version.rpartition("/")[0]
-            text = f"{_named(owner)} may not be looked at: let the watcher's account get {plural} of {group or 'the core group'}"
-            raise UnknownMakerError(text) from None
-        raise UnknownMakerError(f"there is no {_named(owner)}") from None
-    return found
+        if error.code == NOT_FOUND:
+            raise UnknownMakerError(f"there is no {_named(owner)}", gone=True) from None
+        group = owner.api_version.rpartition("/")[0] or "the core group"
+        text = f"{_named(owner)} may not be looked at: let the watcher's account get {resource.name} of {group}"
+        raise UnknownMakerError(f"{text} (code {error.code})") from None
 
 
-async def _plural(client: Client, owner: Owner) -> str:
-    """Return what the API server calls the objects of somebody's kind in paths."""
+async def _resource(client: Client, owner: Owner) -> _Resource:
+    """Return what the API server calls the objects of somebody's kind in paths, and whether they are in namespaces."""
     if not _API.fullmatch(owner.api_version) or not owner.name:
         raise UnknownMakerError(f"{_named(owner)} is no controller of pods")
     try:
         found = _resources.decode(await client.call("GET", f"/apis/{owner.api_version}", timeout=PATIENCE_S)).resources
     except KubeRefusedError as error:
-        if error.transient:
-            raise
+        if error.code != NOT_FOUND:
+            raise  # it does not say what kinds there are
         found = ()
-    plural = next((one.name for one in found if one.kind == owner.kind and "/" not in one.name), "")
-    if not plural:
+    resource = next((one for one in found if one.kind == owner.kind and "/" not in one.name), None)
+    if resource is None:
         raise UnknownMakerError(f"{owner.api_version} {owner.kind} is no kind that the API server has")
-    return plural
+    return resource
 
 
 def _check(owner: Owner, meta: ObjectMeta) -> None:
     if not owner.uid or meta.uid != owner.uid:
-        raise UnknownMakerError(f"{_named(owner)} is another than the pod names: its UID is not {owner.uid or 'said'}")
+        text = f"{_named(owner)} is another than the pod names: its UID is not {owner.uid or 'said'}"
+        raise UnknownMakerError(text, gone=bool(owner.uid))
 
 
 def _named(owner: Owner) -> str:

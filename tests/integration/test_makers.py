@@ -1,5 +1,6 @@
 """Who has made a pod, by the API server's word: all kinds of controllers of Kubernetes, and those that only a pod speaks of."""
 
+import asyncio
 import uuid
 from typing import Any
 
@@ -11,6 +12,7 @@ from schemas.kube.base import LabelSelector
 from schemas.makers import Made
 from schemas.remote import Owner
 from tests.integration.cluster import Cluster
+from tests.integration.plane import SYSTEM
 
 pytestmark = pytest.mark.integration
 
@@ -46,6 +48,26 @@ async def made(cluster: Cluster, kind: str, name: str, above: Owner | None = Non
     return Owner(api_version=api, kind=kind, name=name, uid=found["metadata"]["uid"])
 
 
+async def a_kind_outside_of_namespaces(cluster: Cluster, makers: Makers, name: str) -> None:
+    api, rbac = "scheduling.k8s.io/v1", "rbac.authorization.k8s.io/v1"
+    rules = [{"apiGroups": ["scheduling.k8s.io"], "resources": ["priorityclasses"], "verbs": ["get"]}]
+    await cluster.apply({"apiVersion": rbac, "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules})
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    account = {"kind": "ServiceAccount", "name": "gpubus-watcher", "namespace": SYSTEM}
+    binding = {"apiVersion": rbac, "kind": "ClusterRoleBinding", "metadata": {"name": name}, "roleRef": reference}
+    await cluster.apply({**binding, "subjects": [account]})
+    made = await cluster.create({"apiVersion": api, "kind": "PriorityClass", "metadata": {"name": name}, "value": 1})
+    owner = Owner(api_version=api, kind="PriorityClass", name=name, uid=made["metadata"]["uid"])
+    try:
+        async with asyncio.timeout(20):
+            while (await makers.ask("default", owner, 0.0)).top != owner:  # noqa: ASYNC110  the rights count in a moment
+                await asyncio.sleep(0.05)
+    finally:
+        await cluster.delete("PriorityClass", name, api=api)
+        await cluster.delete("ClusterRoleBinding", name, api=rbac)
+        await cluster.delete("ClusterRole", name, api=rbac)
+
+
 async def test_a_controller_is_what_the_api_server_has_under_its_name_and_uid(
     cluster: Cluster, bus: Bus, start
 ) -> None:
@@ -69,6 +91,7 @@ async def test_a_controller_is_what_the_api_server_has_under_its_name_and_uid(
         orphan = await made(cluster, "ReplicaSet", f"{name}-8a", gone)
         assert (await makers.ask("default", orphan)).top == orphan, "what it says of the one above is not so"
 
+        await a_kind_outside_of_namespaces(cluster, makers, name)
         real = there["StatefulSet"]
         for namespace, owner, problem in (
             ("default", Owner(api_version="apps/v1", kind="StatefulSet", name=name, uid=str(uuid.uuid4())), "its UID is not"),
@@ -83,6 +106,8 @@ async def test_a_controller_is_what_the_api_server_has_under_its_name_and_uid(
         ):  # fmt: skip
             found = await makers.ask(namespace, owner)
             assert found.top is None
+            # Where nobody can say, or no UID was asked for, nothing is proved against anybody.
+            assert found.gone == (problem == "its UID is not" or problem.startswith("there is no"))
             assert problem in found.problem, found
         assert await makers.ask("default", real) == makers.known("default", real) == Made(top=real, selector=SELECTOR)
     finally:

@@ -32,12 +32,16 @@ def test_a_client_is_told_until_it_ends_or_goes() -> None:
     assert (found.owner.kind, found.owner.uid) == ("Pod", "u")
     clients.put(pod(6))  # nothing that matters
     assert clients.project(KEY)[1] == 5
+    clients.put(pod(6, deletionTimestamp="2026-01-01T00:00:30Z"))
+    ending, _ = clients.project(KEY)
+    assert ending is not None
+    assert (found.ending, ending.ending) == (False, True), "it runs on in its grace period"
     clients.put(pod(7, phase="Succeeded"))
     assert clients.project(KEY) == (None, 7)
     clients.put(pod(8, uid="v"))
     clients.gone("ns", "app", 9)
     assert clients.project(KEY) == (None, 9)
-    assert told == [KEY] * 4
+    assert told == [KEY] * 5
     clients.done(KEY, 8)  # STATE has not come that far
     assert clients.project(KEY) == (None, 9)
     clients.done(KEY, 9)

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import msgspec
 from hypothesis import given
 
-from consumers.workload.called import Caller, caller_of, connection_document, entitled, workload_document
+from consumers.workload.called import Caller, caller_of, connection_document, entitled, maker_in, workload_document
 from consumers.workload.connections import PATIENCE, client_uid, own_workers, seated, status_of, staying, url_of
 from consumers.workload.plan import SETTLE, Plan, Worker, plan_dedicated
 from schemas.kube.resources import TensorFusionConnection, TensorFusionWorkload
@@ -135,16 +135,17 @@ def made(kind: str, name: str, uid: str = "") -> Owner:
 WEB = made("Deployment", "web")
 
 
-def test_the_newest_client_says_what_the_workload_is_and_it_goes_with_who_made_them() -> None:
+def test_the_newest_client_says_what_the_workload_is_and_nothing_owns_it() -> None:
     clients = [client("a", age=60), client("b", age=0, replicas=3), client("c", age=60)]
     again = made("Deployment", "web", "uid-later")
     callers = [Caller(clients[0], WEB), Caller(clients[1], again), Caller(clients[2], WEB)]
     document = workload_document(callers)
+    assert "ownerReferences" not in document["metadata"], "no garbage collector takes it from clients that run"
     assert (document["metadata"]["name"], document["spec"]["replicas"]) == ("web", 3)
     assert document["metadata"]["annotations"] == {
-        "tensor-fusion.ai/workload-mode": "fixed", "tensor-fusion.ai/workload-maker": "Deployment/web"
+        "tensor-fusion.ai/workload-mode": "fixed", "tensor-fusion.ai/workload-maker": "Deployment/web",
+        "gpubus.io/workload-maker-api": "apps/v1",
     }  # fmt: skip
-    assert [one["uid"] for one in document["metadata"]["ownerReferences"]] == ["uid-later", "uid-web"]
     assert workload_document(callers[:1])["metadata"]["annotations"]["tensor-fusion.ai/workload-mode"] == "dynamic"
     assert client_uid(connection("a")) == "uid-a"
 
@@ -159,6 +160,8 @@ def test_nobody_has_a_workload_of_another_name_than_its_own_or_that_of_who_made_
     assert of("web-7f-abcde", "web", WEB) == "Deployment/web uid-web"
     assert of("web-7f-abcde", "web", None) == "", "it only says so"
     assert of("web-7f-abcde", "other", WEB) == ""
+    assert of("web-7f-abcde", "rs", WEB) == "ReplicaSet/rs uid-rs", "admitted before its ReplicaSet was adopted"
+    assert of("web-7f-abcde", "rs", None) == ""
     assert of("web", "web", None) == "Pod/web uid-web"
     assert of("evil", "web", None) == ""
     assert of("web-7f-abcde", "web-7f-abcde", None) == "Pod/web-7f-abcde uid-web-7f-abcde", "counts as its own"
@@ -180,6 +183,21 @@ def test_a_workload_is_for_clients_of_those_who_called_for_it_and_one_by_hand_fo
     assert entitled(everybody, called_for(bare)) == [bare]
     by_hand = msgspec.convert({"metadata": {"name": "web", "namespace": "ns"}, "spec": {}}, TensorFusionWorkload)
     assert entitled(everybody, by_hand) == []
+
+
+def test_a_workload_says_what_it_is_there_for_so_that_it_can_be_looked_up() -> None:
+    job = Owner(api_version="ray.io/v1", kind="RayJob", name="web", uid="u")
+    assert maker_in(called_for(Caller(client("a"), job))) == msgspec.structs.replace(job, uid="")
+    by_hand = {"metadata": {"name": "web", "namespace": "ns"}, "spec": {}}
+    assert maker_in(msgspec.convert(by_hand, TensorFusionWorkload)) is None
+    for said, api in (("CronJob/web", "batch/v1"), ("Deployment/web", "apps/v1"), ("Pod/web", "v1")):
+        older = {
+            **by_hand,
+            "metadata": {**by_hand["metadata"], "annotations": {"tensor-fusion.ai/workload-maker": said}},
+        }
+        found = maker_in(msgspec.convert(older, TensorFusionWorkload))
+        assert found is not None
+        assert (found.api_version, found.kind, found.name, found.uid) == (api, *said.split("/"), "")
 
 
 def test_the_oldest_client_founds_a_workload_and_one_of_another_kind_and_the_same_name_is_a_stranger() -> None:
