@@ -57,7 +57,8 @@ def verify(
     """
     if store is not None and (store / REDACTED).exists():
         raise InputError(
-            f"--store {store} holds a redacted log, and digests are of the original: `gpubus replay --verify` can check it"
+            f"--store {store} holds a redacted log, whose digests were made anew and prove nothing: "
+            "`gpubus replay --verify` can check it"
         )
     if head is not None and not _DIGEST.fullmatch(head):
         raise InputError(f"--head {head!r} is no digest: write the one that an earlier run printed")

@@ -14,6 +14,8 @@ from bus.follower import Record
 FORMAT: Final = "gpubus-log/1"
 LONGEST: Final = 64 * 1024**2
 """Bytes of a line: a server takes no message that would need more, and a file is not to fill the memory."""
+_HEADER: Final = 64 * 1024
+"""Bytes of the first line."""
 STREAMS: Final = ("STATE", "LEDGER", "DECISION", "JOURNAL")
 """What a file holds. STATE is its whole history, as far as it is known."""
 
@@ -95,7 +97,7 @@ def read(path: Path) -> tuple[Header, Iterator[tuple[str, Record]]]:
     """
     file = gzip.open(path, "rb")  # noqa: SIM115  closed by whoever reads to the end
     try:
-        header = _header.decode(file.readline())
+        header = _header.decode(file.readline(_HEADER))
         if header.format != FORMAT:
             raise LogFileError(f"{path} is in the format {header.format!r}, and this version reads {FORMAT}")
     except (gzip.BadGzipFile, EOFError, UnicodeDecodeError, msgspec.DecodeError) as error:

@@ -1,7 +1,9 @@
 """Takes every name out of a slice of the log in such a way that it still replays. Pure.
 
-All names and values get numbers in their own order, so whatever is decided by the order of names comes out the same; and
-the new name of a node falls to the same part of the nodes as the old one, whichever part an allocator prefers.
+What may stay is listed (:mod:`deploy.replay.roles`, :mod:`deploy.replay.vocabulary`), all other text goes. Names get numbers
+in their own order, so whatever is decided by the order of names comes out the same; and the new name of a node falls to the
+same part of the nodes as the old one, whichever part an allocator prefers. So the file still tells which of two names comes
+first, when things happened, and how large they are.
 """
 
 import re
@@ -11,115 +13,188 @@ from typing import Any, Final
 import msgspec
 
 from bus import subjects
+from bus.chain import link
 from bus.follower import Record
-from consumers.allocator.engine import Policy
+from bus.streams import JOURNAL
+from consumers.allocator.engine.affinity import NAME_FIELD
+from consumers.allocator.engine.policy import Policy
+from deploy.replay.roles import Role, Say, walk_event
+from deploy.replay.vocabulary import WORD, is_amount, ours
+from schemas.cluster import EVERY_GPU
+from schemas.event import Event
+from schemas.ledger import HOLD
+from schemas.node_rules import whole_number
 
-_NAMES: Final = frozenset(
-    (
-        *("namespace", "name", "pod_uid", "uid", "node", "allocator", "pool", "uuid", "uuids", "excluded_uuids"),
-        *("examples", "container_names", "workload_profile", "used_by", "workload", "owner"),
-    )
+Entry = tuple[str, Record]
+
+_KINDS: Final = frozenset(
+    ("pool", "expected", "node", "gpu", "quota", "waiting", "gang", "rollout", "workload", "seats")
 )
-"""Fields that hold names, or lists of them."""
+_STAYS: Final = frozenset(("", EVERY_GPU))
+_JOINT: Final = re.compile(r"([:/])")
+_SHAPES: Final = {Role.VERSION: re.compile(r"\d+(\.\d+)*"), Role.DIGEST: re.compile(r"[0-9a-f]{16}")}
+_LOST: Final = "0" * 32
+"""Stands for the digest of a message that the file does not have."""
+_BEFORE: Final = re.compile(r"(?:'|\b(?:gang|pool|namespace|quota|node|on) )$")
+_BEHIND: Final = re.compile(r" is (?:the best|kube-scheduler's choice)| would fit|, which kube-scheduler")
+"""Where a sentence of ours has a name and not a word, should somebody call a pod ``node``."""
 
-_VALUES: Final = frozenset(("labels", "annotations", "selector"))
-"""Fields that map words to values; the words stay."""
 
-_LISTS: Final = frozenset(("values", "value"))
-"""Fields that hold values to compare labels and taints with."""
+def redact(entries: Iterable[Entry], parts: Iterable[int]) -> list[Entry]:
+    """Return all messages without names, in their order.
 
-_COMPOSED: Final = frozenset(("id", "txn", "causationid", "source", "subject", "key"))
-"""Fields composed of names and other words."""
+    Args:
+        entries: All of them: names are numbered in their order.
+        parts: Numbers of parts that allocators have divided the nodes into.
+    """
+    known = list(entries)
+    redactor = Redactor(known, parts)
+    done = {at: redactor.apply(known[at][1]) for at in sorted(range(len(known)), key=lambda at: _turn(*known[at]))}
+    return [(stream, done[at]) for at, (stream, _) in enumerate(known)]
 
-_STEPS: Final[dict[str, tuple[int, ...]]] = {
-    "place": (1, 2, 3), "free": (1, 2), "drop": (1, 2), "adopt": (1,), "freeze": (1,), "count": (1,),
-}  # fmt: skip
-"""Which elements of a journal's step are names."""
 
-_TEXT: Final = ("message", "reason")
-_WORD: Final = re.compile(r"[^\s,;:()'\"/]+")
-_JOINT: Final = re.compile(r"[:/]")
-_SUBJECT_WORDS: Final = 2
+def _turn(stream: str, record: Record) -> tuple[str, int]:
+    """Order in which each message comes behind the one whose digest it names: turns may be stored late."""
+    if stream != JOURNAL:
+        return stream, record.seq
+    try:
+        return stream, _numbered.decode(record.payload).data.number
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return stream, record.seq
+
+
+class _Numbered(msgspec.Struct):
+    number: int
+
+
+_numbered = msgspec.json.Decoder(Event[_Numbered])
 
 
 class Redactor:
-    """Replaces names by numbers.
+    """Replaces names by numbers: the same by the same, wherever it stands.
 
     Args:
         entries: All messages, to number the names in their order.
         parts: Numbers of parts that allocators have divided the nodes into.
     """
 
-    def __init__(self, entries: Iterable[tuple[str, Record]], parts: Iterable[int]) -> None:
+    def __init__(self, entries: Iterable[Entry], parts: Iterable[int]) -> None:
         self._found: set[str] = set()
+        self._loose: set[str] = set()
+        self._numbers: set[str] = set()
+        self._models: set[str] = set()
+        self._words: set[str] = set()
+        self._links: dict[str, str] = {}
         self._new: dict[str, str] = {}
-        for _, record in entries:
-            self._found.update(self._tokens(record.subject))
-            self._walk(_decoded(record.payload), self._collect)
-        self._found.discard("")
-        homes = sorted({number for number in parts if number > 1})
-        for number, name in enumerate(sorted(self._found), 1):
-            self._new[name] = _at_same_home(name, f"x{number:07}", homes)
+        known = [record for _, record in entries]
+        self._compares = any(b'"Gt"' in record.payload or b'"Lt"' in record.payload for record in known)
+        for record in known:
+            self._subject(record.subject, self._collect)
+            if (event := _decoded(record.payload)) is not None:
+                walk_event(event, self._collect)
+        self._number({number for number in parts if number > 1})
+
+    def _number(self, parts: set[int]) -> None:
+        self._hardware = "\n".join(self._models).lower()
+        self._found.update(word for word in self._words if not self._stays(Role.HARDWARE_WORD, word))
+        for word in self._loose - self._found:  # composed of names that are known by themselves, or unknown
+            self._found.update(piece for piece in _JOINT.split(word) if not _is_plain(piece) and piece not in ":/")
+        names = sorted(self._found - _STAYS)
+        width, homes = max(7, len(str(len(names)))), sorted(parts)
+        for number, name in enumerate(names, 1):
+            self._new[name] = _at_same_home(name, f"x{number:0{width}}", homes)
+        # Equal numbers that are written differently stay different, and equal.
+        ranks = {rank: place for place, rank in enumerate(sorted({int(text) for text in self._numbers}))}
+        written: dict[int, int] = {}
+        self._ranks: dict[str, str] = {}
+        for text in sorted(self._numbers):
+            zeros = written[int(text)] = written.get(int(text), -1) + 1
+            self._ranks[text] = "0" * zeros + str(ranks[int(text)])
 
     def apply(self, record: Record) -> Record:
-        """Return a message without names. What is no JSON becomes an empty object, as unreadable as it was."""
+        """Return a message without names. What is no JSON becomes an empty object, as unreadable as it was.
+
+        It names the digest of the new form of the message before it, if that has been applied before: digests of the original
+        would confirm whoever guesses a name.
+        """
         payload = record.payload
         if payload:
-            value = _decoded(payload)
-            payload = b"{}" if value is None else msgspec.json.encode(self._walk(value, self._replaced))
-        return msgspec.structs.replace(record, subject=self._subject(record.subject), payload=payload)
+            event = _decoded(payload)
+            payload = b"{}" if event is None else msgspec.json.encode(walk_event(event, self._say))
+            self._links[link(record.payload)] = link(payload)
+        subject = self._subject(record.subject, self._say)
+        return msgspec.structs.replace(record, subject=subject, payload=payload)
 
-    def _tokens(self, subject: str) -> tuple[str, ...]:
+    def _subject(self, subject: str, say: Say) -> str:
         try:
-            names = subjects.names(subject)
+            stream, *names = subjects.names(subject)
         except ValueError:
-            return (subject,)
-        return names[_SUBJECT_WORDS if names[0] in ("state", "ledger") else 1 :]
+            return say(Role.NAME, subject)
+        kept = 1 if stream in ("state", "ledger") and names and names[0] in _KINDS else 0
+        return subjects.subject(stream, *names[:kept], *(say(Role.NAME, name) for name in names[kept:]))
 
-    def _subject(self, subject: str) -> str:
-        try:
-            names = subjects.names(subject)
-        except ValueError:
-            return self._replaced(subject)
-        kept = _SUBJECT_WORDS if names[0] in ("state", "ledger") else 1
-        return subjects.subject(*names[:kept], *map(self._replaced, names[kept:]))
+    def _collect(self, role: Role, text: str) -> str:
+        match role:
+            case Role.COMPOSED:
+                self._loose.add(text)
+            case Role.SENTENCE:
+                self._loose.update(word for word in WORD.findall(text) if not _is_plain(word))
+            case Role.HARDWARE:
+                self._models.add(text)
+            case Role.HARDWARE_WORD:
+                self._words.add(text)
+            case Role.LABEL if self._compares and whole_number(text) is not None:
+                self._numbers.add(text)
+            case Role.LINK:
+                pass
+            case _ if not self._stays(role, text):
+                self._found.add(text.removeprefix(HOLD))
+        return text
 
-    def _collect(self, name: str) -> str:
-        self._found.add(name)
-        return name
+    def _stays(self, role: Role, text: str) -> bool:
+        if role in _SHAPES:
+            return not text or _SHAPES[role].fullmatch(text) is not None
+        match role:
+            case Role.HARDWARE:
+                return True
+            case Role.HARDWARE_WORD:  # says no more than the models do
+                return text in self._hardware
+            case Role.CODE:
+                return text in ours()
+        return role is Role.LABEL and text == NAME_FIELD
 
-    def _replaced(self, name: str) -> str:
+    def _say(self, role: Role, text: str) -> str:
+        if role is Role.LINK:
+            return self._links.get(text, _LOST) if text else text
+        if self._stays(role, text):
+            return text
+        match role:
+            case Role.COMPOSED:
+                return self._composed(text)
+            case Role.SENTENCE:
+                return WORD.sub(self._word, text)
+            case Role.LABEL if text in self._ranks:
+                return self._ranks[text]
+        return HOLD + self._name(text.removeprefix(HOLD)) if text.startswith(HOLD) else self._name(text)
+
+    def _name(self, name: str) -> str:
         return self._new.get(name, name)
 
-    def _walk(self, value: Any, name: Any, field: str = "") -> Any:
-        """Return a value with ``name`` applied to every name in it."""
-        if isinstance(value, dict):
-            if field in _VALUES:
-                return {key: name(entry) if isinstance(entry, str) else entry for key, entry in value.items()}
-            return {key: self._walk(entry, name, key) for key, entry in value.items()}
-        if isinstance(value, list):
-            where = _STEPS.get(value[0], ()) if field == "step" and value and isinstance(value[0], str) else ()
-            inner = "" if where else "step" if field == "steps" else field
-            return [name(entry) if i in where else self._walk(entry, name, inner) for i, entry in enumerate(value)]
-        return self._text(value, name, field) if isinstance(value, str) else value
+    def _composed(self, text: str) -> str:
+        return self._new[text] if text in self._new else "".join(map(self._name, _JOINT.split(text)))
 
-    def _text(self, value: str, name: Any, field: str) -> str:
-        if field in _NAMES or field in _LISTS:
-            return str(name(value))
-        if field in _COMPOSED:
-            return self._pieces(value, name)
-        return _WORD.sub(lambda word: self._word(word[0], name), value) if field in _TEXT else value
+    def _word(self, match: re.Match[str]) -> str:
+        word = match[0]
+        if _is_plain(word) and not (
+            _BEFORE.search(match.string, 0, match.start()) or _BEHIND.match(match.string, match.end())
+        ):
+            return word
+        return self._composed(word)
 
-    def _pieces(self, value: str, name: Any) -> str:
-        """A composed identity is made of names that stand elsewhere too, so nothing is collected here."""
-        if name == self._collect:
-            return value
-        if value in self._new:
-            return str(name(value))
-        return "".join(name(piece) for piece in re.split(f"({_JOINT.pattern})", value))
 
-    def _word(self, word: str, name: Any) -> str:
-        return word if name == self._collect else str(name(word))
+def _is_plain(word: str) -> bool:
+    """Whether a word of a sentence, or a piece of a composed name, is one of ours or a number."""
+    return word in ours() or is_amount(word)
 
 
 def _at_same_home(name: str, stem: str, parts: list[int]) -> str:
@@ -139,5 +214,5 @@ def _at_same_home(name: str, stem: str, parts: list[int]) -> str:
 def _decoded(payload: bytes) -> Any:
     try:
         return msgspec.json.decode(payload) if payload else None
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
