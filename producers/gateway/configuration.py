@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from schemas.dialects import TensorFusionDefaults
-from schemas.dialects.tf_keys import ASKING, ENABLED
+from schemas.dialects.tf_keys import ASKING, ENABLED, OFF
 
 NAME: Final = "mpod.gpubus.io"
 PATH: Final = "/mutate-v1-pod"
@@ -107,25 +107,34 @@ def webhook_configuration(
 
 
 def condition(resources: Sequence[str], beside: Sequence[str] = ()) -> str:
-    """Return the CEL expression that is true for pods that ask for GPUs, and never fails."""
+    """Return the CEL expression that is true for pods that ask for GPUs, and never fails.
+
+    A pod labelled for HAMi's webhook to ignore asks in TensorFusion's words alone, or not at all.
+    """
     labels = "has(object.metadata.labels)"
     annotations = "has(object.metadata.annotations)"
     label = f"'{ENABLED}' in object.metadata.labels"
-    off = f"({labels} && {label} && object.metadata.labels['{ENABLED}'] == 'false')"
+    off = f"({labels} && {label} && object.metadata.labels['{ENABLED}'] in [{_list(OFF)}])"
     on = f"({labels} && {label})"
     asks = f"({annotations} && [{_list(ASKING)}].exists(key, key in object.metadata.annotations))"
-    wants = f"!{off} && ({' || '.join([on, asks, *_limits(resources)])})"
+    ignored = f"({labels} && '{IGNORE}' in object.metadata.labels && object.metadata.labels['{IGNORE}'] == 'ignore')"
+    limits = [f"(!{ignored} && ({' || '.join(_limits(resources))}))"] if resources else []
+    wants = f"!{off} && ({' || '.join([on, asks, *limits])})"
     return f"({wants}) || {' || '.join(_limits(beside))}" if beside else wants
 
 
 def _limits(resources: Sequence[str]) -> list[str]:
-    """Return expressions of which one is true for pods of which a container has one of these resources."""
+    """Return expressions of which one is true for pods of which a container has some of one of these resources."""
     if not resources:
         return []
+
+    def some(amounts: str) -> str:
+        return f"r in c.resources.{amounts} && string(c.resources.{amounts}[r]) != '0'"
+
     within = (
         "has(c.resources) && ("
-        f"(has(c.resources.limits) && [{_list(resources)}].exists(r, r in c.resources.limits)) || "
-        f"(has(c.resources.requests) && [{_list(resources)}].exists(r, r in c.resources.requests)))"
+        f"(has(c.resources.limits) && [{_list(resources)}].exists(r, {some('limits')})) || "
+        f"(has(c.resources.requests) && [{_list(resources)}].exists(r, {some('requests')})))"
     )
     return [
         f"object.spec.containers.exists(c, {within})",

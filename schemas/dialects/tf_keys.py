@@ -60,6 +60,9 @@ ANNOTATIONS: Final = (
 )  # fmt: skip
 """Annotations that users write on pods."""
 
+OFF: Final = ("false", "0")
+"""Values of label ``enabled`` that keep us away from a pod, whatever else it says."""
+
 LABELS: Final = (ENABLED, HOST_PORT, PORT_NAME)
 """Labels that users write on pods."""
 
@@ -80,10 +83,10 @@ def speaks(pod: PodSpecView) -> bool:
     """Return whether the pod is written in this dialect: it has the label, or asks in an annotation.
 
     Raises:
-        RequestError: The label is neither ``true`` nor ``false``, or a key looks like a mistyped one.
+        RequestError: The label neither enables nor disables, or a key looks like a mistyped one.
     """
     enabled = _enabled(pod)
-    if enabled == "false":
+    if enabled in OFF:
         return False
     _check(pod.annotations, ANNOTATIONS, "annotation")
     _check(pod.labels, LABELS, "label")
@@ -91,17 +94,17 @@ def speaks(pod: PodSpecView) -> bool:
 
 
 def opted_out(pod: PodSpecView) -> bool:
-    """Return whether label ``enabled: "false"`` keeps us away from the pod.
+    """Return whether label ``enabled: "false"``, or ``"0"``, keeps us away from the pod.
 
     Raises:
-        RequestError: The label is neither ``true`` nor ``false``.
+        RequestError: The label neither enables nor disables.
     """
-    return _enabled(pod) == "false"
+    return _enabled(pod) in OFF
 
 
 def _enabled(pod: PodSpecView) -> str:
     enabled = pod.labels.get(ENABLED, "")
-    if enabled not in {"", "true", "false"}:
+    if enabled not in {"", "true", *OFF}:
         raise RequestError(f"label {ENABLED}", enabled, "neither enables nor disables", 'write "true" or "false"')
     return enabled
 

@@ -167,9 +167,20 @@ async def test_pods_of_the_guides_are_changed_and_others_never_come_to_us(
     await admission.gateway.kill()
     with pytest.raises(KubeRefusedError, match=r"mpod\.gpubus\.io"):
         await cluster.create(tensorfusion("down"))
+    for some in ({"nvidia.com/gpu": "1"}, {"nvidia.com/gpu": "0", "nvidia.com/gpumem": "1k"}):
+        with pytest.raises(KubeRefusedError, match=r"mpod\.gpubus\.io"):
+            await cluster.create(hami("down", **some))
+    both = tensorfusion("down")
+    both["metadata"]["labels"]["hami.io/webhook"] = "ignore"
+    with pytest.raises(KubeRefusedError, match=r"mpod\.gpubus\.io"):
+        await cluster.create(both)
     back = tensorfusion("rolled-back")
     back["metadata"]["labels"]["tensor-fusion.ai/enabled"] = "false"
-    for other in (pod("plain"), back):
+    ignored, none = hami("ignored", **{"nvidia.com/gpu": "1"}), hami("none", **{"nvidia.com/gpu": "0"})
+    ignored["metadata"]["labels"] = {"hami.io/webhook": "ignore"}
+    off = tensorfusion("off")
+    off["metadata"]["labels"]["tensor-fusion.ai/enabled"] = "0"
+    for other in (pod("plain"), back, ignored, none, off):
         assert (await cluster.create(other))["spec"]["schedulerName"] == "default-scheduler"
     await admission.start_gateway()
     await cluster.create(tensorfusion("up"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bus.kube.client import resource_path
-from tests.integration.cluster import Cluster
+from tests.integration.cluster import POOL, Cluster, pod
 from tests.integration.plane import ControlPlane, find_assets
 from tests.integration.test_remote import API, KEY, PATIENCE_S, Plane, client
 from tests.integration.test_remote import plane as remote  # noqa: F401  a fixture
@@ -161,7 +161,7 @@ async def test_orphans_keep_their_workers_and_the_last_workload_ends_by_itself(
         "apiVersion": API,
         "kind": "TensorFusionWorkload",
         "metadata": {"name": "hand", "namespace": "default"},
-        "spec": {"replicas": 0, "poolName": "shared"},
+        "spec": {"replicas": 0, "poolName": POOL},
     }
     await cluster.create(by_hand)
     for name, kind in (("db", "StatefulSet"), ("old", "Deployment"), ("fix", "Deployment")):
@@ -237,3 +237,31 @@ async def test_who_may_not_be_looked_at_keeps_what_it_has_and_gets_nothing_new_u
         lambda one: one["metadata"]["annotations"].get(f"{KEY}workload-maker") == "StatefulSet/fb",
     )
     await stays(remote, before)
+
+    # Of a kind that the watcher may not look at nothing is known, which makes its pods no strangers and gives them nothing.
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "fb", "namespace": "default"},
+    }
+    selector = {"selector": {"matchLabels": {"app": "none"}}, "maxUnavailable": 1}
+    uid = (await cluster.create({**budget, "spec": selector}))["metadata"]["uid"]
+    one = pod("waits")
+    one["metadata"]["labels"] = {f"{KEY}component": "client"}
+    said = {f"{KEY}selected-workload": "fb", "gpubus.io/workload-spec": json.dumps({"poolName": POOL, "replicas": 1})}
+    owner = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "name": "fb", "uid": uid, "controller": True}
+    one["metadata"] |= {"annotations": said, "ownerReferences": [owner]}
+    await cluster.create(one)
+    try:
+        shown = await remote.until(
+            "TensorFusionWorkload",
+            "fb",
+            lambda one: any(said["type"] == "ClientsServed" for said in one.get("status", {}).get("conditions", ())),
+        )
+        (said,) = (said for said in shown["status"]["conditions"] if said["type"] == "ClientsServed")
+        assert said["reason"] == "MakerUnknown"
+        assert "let the watcher's account get poddisruptionbudgets of policy" in said["message"]
+        assert (shown["status"]["phase"], "replicas" in shown["spec"]) == ("Running", False)
+        await stays(remote, before)
+    finally:
+        await cluster.delete("PodDisruptionBudget", "fb", "default", "policy/v1")

@@ -319,7 +319,7 @@ async def nobody_forges(plane: Plane, owner: dict[str, Any], workload: dict[str,
         lambda one: any(said["type"] == "ClientsServed" for said in one.get("status", {}).get("conditions", ())),
     )
     (said,) = (said for said in shown["status"]["conditions"] if said["type"] == "ClientsServed")
-    assert (said["status"], "pods forged, which" in said["message"]) == ("False", True)
+    assert (said["status"], said["reason"], "the pods forged is not" in said["message"]) == ("False", "MakerGone", True)
     assert shown["spec"] == workload["spec"]
     there = {one["metadata"]["name"] for one in await cluster.list("TensorFusionConnection", "default", API)}
     assert there == {f"{name}-tf-vgpu" for name in names}

@@ -38,6 +38,7 @@ async def test_a_workload_that_is_somebody_s_is_not_taken_over_though_nobody_has
     async with await Client.connect(str(await kubeconfig_of("workload"))) as client:
         hands = Hands(client)
         theirs = await cluster.apply(workload(3))
+        assert not await hands.made_by_us(KEY)
         asked = called_for(poolName="shared", replicas=1, gpuModel="A100")
         assert await hands.make_workload(KEY, asked) == ""
         assert not await hands.apply_workload(KEY, "22222222-2222-2222-2222-222222222222", asked)
@@ -50,11 +51,21 @@ async def test_a_workload_that_is_somebody_s_is_not_taken_over_though_nobody_has
         assert (marked["metadata"]["uid"], marked["metadata"]["annotations"]) == (uid, asked["metadata"]["annotations"])
         assert await hands.apply_workload(KEY, uid, asked)
         assert (await shown(cluster))["spec"] == asked["spec"] | {"isolation": "soft"}
+        owner = {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "name": "model",
+            "uid": "11111111-1111-1111-1111-111111111111",
+        }
+        older = {**asked, "metadata": {**asked["metadata"], "ownerReferences": [owner]}}
+        assert await hands.apply_workload(KEY, uid, older)
+        assert (await shown(cluster))["metadata"]["ownerReferences"] == [owner]
+        assert await hands.made_by_us(KEY)
         less = called_for(poolName="shared")
         assert await hands.apply_workload(KEY, uid, less)
         found = await shown(cluster)
         assert found["spec"] == {"poolName": "shared", "isolation": "soft"}, "what is called for no more goes"
-        assert [one["uid"] for one in found["metadata"]["ownerReferences"]] == ["11111111-1111-1111-1111-111111111111"]
+        assert "ownerReferences" not in found["metadata"], "what an older version has said of its owners goes too"
 
 
 async def ready_says(cluster: Cluster, then: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:

@@ -233,7 +233,8 @@ def test_something_must_be_asked_for() -> None:
 def test_which_pods_are_ours() -> None:
     assert parse(pod(asks=False, labels={}), DEFAULTS) is None
     assert parse(pod(labels={}), DEFAULTS) is not None, "an annotation that asks is enough"
-    assert parse(pod(labels={KEY + "enabled": "false"}), DEFAULTS) is None
+    for off in ("false", "0"):
+        assert parse(pod(labels={KEY + "enabled": off}, gpu_count="none"), DEFAULTS) is None
     assert parse(pod(enabled_replicas="0", gpu_count="none"), DEFAULTS) is None, (
         "never injected, so nothing else matters"
     )
