@@ -111,12 +111,13 @@ ROLES: Final[dict[str, Grants]] = {
             "gpubus.ledger.rollout.>",
             "gpubus.timer.rollout.>",
             "gpubus.rpc.rollout.replace",
+            "gpubus.rpc.rollout.ask",
             "gpubus.rpc.rollout.wanted",
         )
     ),
     "actuator": Grants(
         publish=("gpubus.notice.>",),
-        subscribe=("gpubus.rpc.rollout.replace", "gpubus.rpc.rollout.wanted"),
+        subscribe=("gpubus.rpc.rollout.replace", "gpubus.rpc.rollout.ask", "gpubus.rpc.rollout.wanted"),
     ),
     "workload": Grants(publish=("gpubus.ledger.seats.>", "gpubus.rpc.maker")),
     "status": Grants(publish=("gpubus.state.status.*",)),

@@ -150,7 +150,8 @@ class BatchMember(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         part_at: When pods of a worker were last replaced while others of it still wait for their turn.
         replaced_at: When its replacement was confirmed.
         blocked: Why it could not be replaced yet.
-        unsure: Whether an earlier batch that was dropped may have had it replaced: it counts as down until an answer says more.
+        unsure: Whether it may have been replaced unheard: it counts as down until it was asked after.
+        stands: Whether it was asked after and stands as it was.
     """
 
     name: str
@@ -163,6 +164,7 @@ class BatchMember(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     replaced_at: Timestamp | None = None
     blocked: str = ""
     unsure: bool = False
+    stands: bool = False
 
 
 class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -251,7 +253,8 @@ class Replace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         at_once: How many of these may be down; the others are replaced when those have come up.
         first: Whether one of them goes first, alone.
         since: Pods that are younger were made for those that were replaced: they are the first to try another template on.
-        keep: Whether it is only asked whether an earlier request has replaced it: an agent or client that stands is left alone.
+        keep: Whether it is only asked whether an earlier request has replaced it: what stands is left alone, and a workload whose
+            pods are all up.
     """
 
     pool: str
@@ -275,12 +278,15 @@ class Replaced(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``part`` when pods of a worker remain for a later request; ``pods`` counts those replaced by this one, and ``up`` those that
     were ready before it: when these are more than the request says, none of them is replaced until another says so.
+
+    ``unsure`` when it is not known what became of the request: it may have been carried out before it failed.
     """
 
     outcome: Outcome
     message: str = ""
     pods: Amount = 0
     up: Amount = 0
+    unsure: bool = False
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from bus.streams import LEDGER, STATE
 from bus.tasks import until_first
 from consumers.updater.agents import make_agent, replace_agent
 from consumers.updater.evictions import replace_client, replace_worker
-from consumers.updater.hands import OWNERS, SERVICE
+from consumers.updater.hands import ASK, OWNERS, SERVICE
 from consumers.updater.notes import NAMESPACE as EVENTS_IN
 from consumers.updater.notes import event_of
 from consumers.updater.owners import wanted_pods
@@ -73,6 +73,7 @@ class Actuator:
         self._namespace = namespace
         self._view = View()
         self._service = Service(bus, SERVICE, Replace, self._replace, concurrency=16)
+        self._asked = Service(bus, ASK, Replace, self._replace, concurrency=16)
         self._owners = Service(bus, OWNERS, Wanted, self._wanted)
         self._state = Follower(bus, STATE, STATE_FILTERS, self._on_state)
         self._ledger = Follower(bus, LEDGER, LEDGER_FILTERS, self._on_ledger, recreated=self._view.forget_records)
@@ -87,6 +88,7 @@ class Actuator:
         await self._state.start()
         await self._ledger.start()
         await self._service.start()
+        await self._asked.start()
         await self._owners.start()
         if ready is not None:
             ready.set()
@@ -97,6 +99,7 @@ class Actuator:
             await until_first(*tasks)
         finally:
             await self._service.stop()
+            await self._asked.stop()
             await self._owners.stop()
             await self._state.stop()
             await self._ledger.stop()
@@ -135,7 +138,9 @@ class Actuator:
                     answer = await replace_client(self._client, request)
         except KubeError as error:
             self._failed += 1
-            return Replaced(outcome="blocked", message=str(error))
+            # A refusal tells that nothing was done, but to other pods of the same workload.
+            unsure = request.component == "worker" or not isinstance(error, KubeRefusedError)
+            return Replaced(outcome="blocked", message=str(error), unsure=unsure)
         self._replaced += answer.outcome == "done"
         self._blocked += answer.outcome == "blocked"
         return answer

@@ -67,7 +67,7 @@ async def replace_agent(client: Client, request: Replace, namespace: str) -> Rep
             return Replaced(outcome="kept")
         await delete_pod(client, pod)
         if not await _gone(client, pod):
-            return Replaced(outcome="blocked", message=f"pod {namespace}/{name} is still ending")
+            return Replaced(outcome="blocked", message=f"pod {namespace}/{name} is still ending", unsure=True)
     return await make_agent(client, request, namespace)
 
 

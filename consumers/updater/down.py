@@ -63,6 +63,10 @@ def dropped(record: Rollout) -> dict[str, Any]:
 
 def _remembered(record: Rollout, one: BatchMember) -> BatchMember:
     one = _unsure(one)
+    if record.component == "worker" and one.uid:
+        # What is seen of a workload may be older than what was done to it, so it is asked after.
+        touched = one.unsure or one.part_at is not None or one.replaced_at is not None
+        one = msgspec.structs.replace(one, unsure=touched)
     # A workload keeps its UID; of a node the pod with that UID is the one that was removed, and may still be seen.
     uid = one.uid if one.unsure or record.component == "hypervisor" else ""
     return BatchMember(
@@ -134,22 +138,25 @@ def at_rest(record: Rollout, members: Mapping[str, Member], now: datetime) -> Ro
     """Return a record of which nothing is under way without those that are up, for whom what they were down for is over."""
     if record.batch or record.phase not in ("synced", "rolled-back", "outdated"):
         return record
-    young = now < record.changed_at + FORGET
-    client = record.component == "client"
-    down = tuple(
-        one
-        for one in record.down
-        if (member := members.get(one.name)) is not None
-        and (
-            young
-            if one.unsure and _is_seen(one, member)
-            else _is_seen(one, member) or (not client and _is_down(one, member))
-        )
-    )
+    settled = now >= record.changed_at + FORGET
+    judged = (_at_rest(one, members.get(one.name), settled=settled) for one in record.down)
+    down = tuple(one for one in judged if one is not None)
     kept = msgspec.structs.replace(record, down=down)
     ready = up_of(kept, members.values(), kept.short)
     short = {owner: had for owner, had in kept.short.items() if ready[owner] < had}
     return record if (down, short) == (record.down, record.short) else msgspec.structs.replace(kept, short=short)
+
+
+def _at_rest(one: BatchMember, member: Member | None, *, settled: bool) -> BatchMember | None:
+    if member is None:
+        return None
+    if not (one.unsure and _is_seen(one, member)):
+        return one if _is_seen(one, member) or (member.component != "client" and _is_down(one, member)) else None
+    if not settled:
+        return one
+    # An agent or client that is seen to stand was not replaced. A workload stands in any case: pods of it may have been.
+    away = member.component == "worker" and _is_down(one, member)
+    return msgspec.structs.replace(one, uid="", unsure=False) if away else None
 
 
 def _clients(record: Rollout, members: Collection[Member], is_current: IsCurrent) -> Down:

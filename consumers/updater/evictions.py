@@ -46,6 +46,8 @@ async def replace_worker(client: Client, request: Replace) -> Replaced:
     query = {"labelSelector": f"{COMPONENT}=worker,{WORKLOAD}={workload}"}
     pods = _pods.decode(await client.call("GET", resource_path("v1", "pods", namespace), query=query)).items
     theirs = [pod for pod in pods if request.uid in {owner.uid for owner in pod.metadata.owner_references}]
+    if (stands := asked_after(theirs, request)) is not None:
+        return stands
     now, later = choose_workers(theirs, request)
     answers = await asyncio.gather(*(evict(client, namespace, pod.metadata.name, pod.metadata.uid) for pod in now))
     done = sum(answer.outcome == "done" for answer in answers)
@@ -80,6 +82,22 @@ def choose_workers(pods: Iterable[KubePod], request: Replace) -> tuple[list[Kube
         one = up[:1] if up and room else _made_since(request, outdated)[:1] or ([] if up else outdated[:1])
         chosen = [] if current else one
     return chosen, [pod for pod in outdated if pod not in chosen]
+
+
+def asked_after(pods: Iterable[KubePod], request: Replace) -> Replaced | None:
+    """Return what to say of a workload that is only asked after, or None if its pods are to be replaced. Pure.
+
+    Of one whose pods are all up none is replaced: that would take it down anew. Of one that misses some the others may go.
+    Where nothing is out of date, those that are missed are awaited, for what is seen of it elsewhere may be old.
+    """
+    pods = list(pods)
+    up = sum(map(_is_up, pods))
+    outdated = any(
+        pod.metadata.labels.get(TEMPLATE_HASH) != request.hash for pod in pods if not pod.metadata.deletion_timestamp
+    )
+    if not outdated and up < request.up:
+        return Replaced(outcome="part", message=f"{request.up - up} pods are yet to be ready", up=up)
+    return Replaced(outcome="kept", up=up) if request.keep and outdated and up >= request.up else None
 
 
 def _made_since(request: Replace, pods: Iterable[KubePod]) -> list[KubePod]:

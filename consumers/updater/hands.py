@@ -7,8 +7,9 @@ from typing import Final
 
 from bus import rpc
 from bus.connection import Bus
-from bus.errors import CallError
-from consumers.updater.progress import replaced, request_of
+from bus.errors import CallError, NoResponderError
+from consumers.updater.look import current_of
+from consumers.updater.progress import is_tight, replaced, request_of
 from consumers.updater.seen import Seen
 from consumers.updater.successors import UNKNOWN, missing, told
 from schemas.rollout import BatchMember, Replaced, Rollout, UpdatePolicy, Wanted, WantedPods
@@ -17,6 +18,9 @@ log = logging.getLogger("gpubus.updater")
 
 SERVICE: Final = "rollout.replace"
 """Request/reply service that replaces members."""
+
+ASK: Final = "rollout.ask"
+"""The same for requests that only ask (``keep``). An actuator that is too old to know of them would replace what stands."""
 
 OWNERS: Final = "rollout.wanted"
 """Request/reply service that asks owners of pods how many they want."""
@@ -43,17 +47,20 @@ class Hands:
     ) -> Rollout | None:
         """Have members of the batch replaced, and return the record with the answers, or None if they are no news."""
         names = {one.name for one in batch}
-        members = {member.name: member for member in seen.members if member.name in names}
+        owned = {member.name: member for member in seen.members if member.owned}
+        members = {name: member for name, member in owned.items() if name in names}
+        tight = is_tight(record, owned, policy, current_of(record.target))
 
         async def ask(one: BatchMember) -> Replaced:
             member = members.get(one.name)
             if member is None or member.uid != one.uid:
                 return Replaced(outcome="gone")
-            request = request_of(record, one, member, policy)
+            request = request_of(record, one, member, policy, tight=tight)
+            service = ASK if request.keep else SERVICE
             try:
-                return await rpc.call(self._bus, SERVICE, request, Replaced, timeout=TIMEOUT_S)
+                return await rpc.call(self._bus, service, request, Replaced, timeout=TIMEOUT_S)
             except CallError as error:
-                return Replaced(outcome="blocked", message=str(error))
+                return Replaced(outcome="blocked", message=str(error), unsure=not isinstance(error, NoResponderError))
 
         answers = dict(zip((one.name for one in batch), await asyncio.gather(*map(ask, batch)), strict=True))
         self.replaced += sum(answer.outcome == "done" for answer in answers.values())

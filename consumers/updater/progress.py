@@ -49,7 +49,9 @@ def begun(
     owners: dict[str, int] = {}
     if record.component == "client":
         more = first_owners(down, chosen) if chosen else down.owners
-        ready = up_of(record, members, map(owner_of, chosen) if chosen else down.owners)
+        taken = {one.name for one in chosen} - set(down.first)  # those stand, whatever was believed of them before
+        known = msgspec.structs.replace(record, down=tuple(one for one in record.down if one.name not in taken))
+        ready = up_of(known, members, map(owner_of, chosen) if chosen else down.owners)
         owners = {owner: count + more.get(owner, 0) for owner, count in ready.items()}
         batch = batch or [BatchMember(name=owner, uid="", replaced_at=now) for owner in owners]
     names = {one.name for one in batch}
@@ -78,21 +80,41 @@ def trimmed(
 ) -> tuple[BatchMember, ...]:
     """Return the batch as it is to go on now.
 
-    One that was planned when more could be down, before the percentage was lowered or members left, gives back those that are
-    up and whose turn has not come. One that had no pod when the batch began is replaced if it got one of another template.
+    Of one that was planned when more could be down, before the percentage was lowered or members left, those that are up and
+    whose turn has not come are only asked after: they may have been replaced unheard, and leave the batch if they stand. One
+    that had no pod when the batch began is replaced if it got one of another template.
     A worker that was scaled, or whose pods that were down before have come up, is held to what it has now.
     """
-    batch = [
+    batch = tuple(
         _held(_appeared(one, members.get(one.name), is_current, now), members.get(one.name), now)
         for one in record.batch
-    ]
+    )
+    room = max(_room(record, batch, members, policy, is_current), 0)
+    up = [one for one in batch if one.replaced_at is None and not _is_begun(one) and _is_up(members.get(one.name))]
+    back = {one.name for one in up[room:]}
+    return tuple(
+        one if one.name not in back else msgspec.structs.replace(one, unsure=True)
+        for one in batch
+        if one.name not in back or not one.stands
+    )
+
+
+def is_tight(record: Rollout, members: Mapping[str, Member], policy: UpdatePolicy, is_current: IsCurrent) -> bool:
+    """Return whether more workloads have pods replaced than may be down now: those that are up have to wait for others."""
+    return _room(record, record.batch, members, policy, is_current) < 0
+
+
+def _room(
+    record: Rollout,
+    batch: tuple[BatchMember, ...],
+    members: Mapping[str, Member],
+    policy: UpdatePolicy,
+    is_current: IsCurrent,
+) -> int:
     known = msgspec.structs.replace(record, batch=tuple(_if_confirmed(one) for one in record.batch))
     away = find_down(msgspec.structs.replace(known, **carried(known)), members, is_current)
     begun = sum(_is_begun(one) and one.name not in away.first for one in batch)
-    room = max(most_down(len(members), policy.batch_percentage) - away.count - begun, 0)
-    up = [one for one in batch if one.replaced_at is None and not _is_begun(one) and _is_up(members.get(one.name))]
-    back = {one.name for one in up[room:]}
-    return tuple(one for one in batch if one.name not in back)
+    return most_down(len(members), policy.batch_percentage) - away.count - begun
 
 
 def _is_begun(one: BatchMember) -> bool:
@@ -151,18 +173,21 @@ def to_replace(record: Rollout, most: int | None = None, but: Container[str] = (
     return tuple(one for one in record.batch if one.replaced_at is None and one.name not in but)[:most]
 
 
-def request_of(record: Rollout, one: BatchMember, member: Member, policy: UpdatePolicy) -> Replace:
+def request_of(
+    record: Rollout, one: BatchMember, member: Member, policy: UpdatePolicy, *, tight: bool = False
+) -> Replace:
     """Return the request to replace a member of the batch.
 
     Of a worker's pods no more are down at a time than ``batchPercentage`` of those that it wants, beside those that were down
-    before; those that it was scaled up by count as down until they are up. Of a canary's one goes first.
+    before; those that it was scaled up by count as down until they are up. Of a canary's one goes first. Where more are under
+    way than may be (``tight``), one that is up gives up its turn.
     """
     wanted = member.wanted or member.pods
     return Replace(
         pool=record.pool, component=record.component, name=one.name, uid=one.uid, template=record.target,
         hash=member_hashes(record.target)(member), isolation=member.isolation, up=up_before(one, member),
         at_once=batch_size(wanted, policy.batch_percentage), first=record.phase == "canary" and one.pods_ready > 0,
-        since=one.since, keep=one.unsure and record.component != "worker",
+        since=one.since, keep=one.unsure or (tight and record.component == "worker"),
     )  # fmt: skip
 
 
@@ -187,13 +212,18 @@ def _answered(one: BatchMember, answer: Replaced | None, now: datetime) -> Batch
         one = msgspec.structs.replace(one, pods_ready=min(answer.up, one.wanted))
     if answer.outcome == "blocked":
         part_at = now if answer.pods else one.part_at
-        return msgspec.structs.replace(one, blocked=answer.message or "blocked", part_at=part_at)
+        unsure = one.unsure or answer.unsure
+        stands = one.stands and not (unsure or answer.pods)
+        return msgspec.structs.replace(
+            one, blocked=answer.message or "blocked", part_at=part_at, unsure=unsure, stands=stands
+        )
     if answer.outcome == "part":
         # What was forbidden is allowed again: only from then on is somebody to blame who does not come up.
-        part_at = now if answer.pods or one.blocked else one.part_at
-        return msgspec.structs.replace(one, blocked="", part_at=part_at, unsure=False)
+        part_at = now if answer.pods or one.blocked or one.unsure else one.part_at
+        stands = one.stands and not answer.pods
+        return msgspec.structs.replace(one, blocked="", part_at=part_at, unsure=False, stands=stands)
     if answer.outcome == "kept":
-        return msgspec.structs.replace(one, blocked="", unsure=False)
+        return msgspec.structs.replace(one, blocked="", part_at=None, unsure=False, stands=True)
     return msgspec.structs.replace(one, replaced_at=now, blocked="", unsure=False)
 
 

@@ -15,7 +15,7 @@ from bus.errors import UndecodableError
 from bus.follower import Follower, Record
 from bus.rpc import Service
 from bus.streams import LEDGER
-from consumers.updater.hands import SERVICE
+from consumers.updater.hands import ASK, SERVICE
 from schemas.event import Event
 from schemas.registry import TYPE_NAMES
 from schemas.rollout import Component, ComponentSpec, Member, Replace, Replaced, Rollout, Template, UpdatePolicy
@@ -48,6 +48,7 @@ class Player:
         self.most_down = 0
         self._said = 0
         self._service = Service(bus, SERVICE, Replace, self._replace)
+        self._asked = Service(bus, ASK, Replace, self._replace)
         self._records = Follower(bus, LEDGER, ["gpubus.ledger.rollout.>"], self._on_record, since=1)
 
     def _made(self, number: int, template: Template, *, ready: bool, generation: int = 0) -> Member:
@@ -60,11 +61,13 @@ class Player:
     async def start(self) -> None:
         await self._records.start()
         await self._service.start()
+        await self._asked.start()
         for member in self.members.values():
             await self.say(member)
 
     async def stop(self) -> None:
         await self._service.stop()
+        await self._asked.stop()
         await self._records.stop()
 
     async def want(self, template: Template, component: Component = "hypervisor", **policy: Any) -> None:

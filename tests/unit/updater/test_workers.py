@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from consumers.updater.evictions import choose_workers
+from consumers.updater.down import FORGET, at_rest
+from consumers.updater.evictions import asked_after, choose_workers
 from consumers.updater.progress import request_of
 from schemas.kube.core import KubePod
 from schemas.rollout import BatchMember, Member, Replace, Replaced, Rollout, UpdatePolicy
@@ -197,3 +198,46 @@ def test_a_budget_that_forbids_the_rest_blames_nobody() -> None:
     world.answers = None
     world.run()
     assert world.phase == "synced"
+
+
+def test_a_workload_whose_pods_may_be_down_is_remembered_at_rest_until_they_are_up() -> None:
+    one = BatchMember(name="n00", uid="u", pods_ready=4, wanted=4, unsure=True)
+    record = Rollout(
+        pool="p", component="worker", target=NEW, changed_at=START, step="recorded", phase="outdated", down=(one,)
+    )
+    later = START + FORGET
+    less = msgspec.structs.replace(a_worker(4, 3), uid="u")
+    (kept,) = at_rest(record, {"n00": less}, later).down
+    assert (kept.unsure, kept.uid) == (False, "")
+    assert at_rest(record, {"n00": msgspec.structs.replace(a_worker(4, 4), uid="u")}, later).down == ()
+
+
+def test_workloads_under_way_are_asked_after_when_fewer_may_be_down_and_those_that_stand_give_up_their_turn() -> None:
+    world = half_done(batch_percentage=100)
+    assert [one.part_at for one in world.record.batch] == [world.now, None]
+    world.answers = lambda: Replaced(outcome="blocked", message="no answer", unsure=True)
+    world.step()
+    world.want(NEW, batch_percentage=50)
+    world.answers = lambda: Replaced(outcome="kept")
+    world.settle()
+    assert [one.name for one in world.record.batch] == ["n00"]
+
+
+@pytest.mark.parametrize(
+    ("made_from", "ready", "keep", "outcome"),
+    [
+        ("old", 2, True, "kept"),
+        ("old", 1, True, None),
+        ("old", 2, False, None),
+        ("new", 1, False, "part"),
+        ("new", 2, True, None),
+    ],
+)
+def test_what_is_said_of_a_workload_that_is_asked_after(
+    made_from: str, ready: int, *, keep: bool, outcome: str | None
+) -> None:
+    request = Replace(
+        pool="p", component="worker", name="ns/w", uid="u", template=NEW, hash="new", up=2, at_once=1, keep=keep
+    )
+    answer = asked_after([pod(number, made_from, ready=number < ready) for number in range(2)], request)
+    assert (answer and answer.outcome) == outcome

@@ -116,7 +116,7 @@ class World:
         member = self.members.get(one.name)
         if member is None or member.uid != one.uid:
             return Replaced(outcome="gone")
-        if one.unsure and self.component != "worker":
+        if one.unsure and (self.component != "worker" or member.ready):
             return Replaced(outcome="kept")
         if one.name in self.blocked:
             return Replaced(outcome="blocked", message=self.blocked[one.name])
