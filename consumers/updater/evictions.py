@@ -64,7 +64,8 @@ def choose_workers(pods: Iterable[KubePod], request: Replace) -> tuple[list[Kube
     """Return which of a workload's pods to evict now, and which later. Pure.
 
     Those that are down take nothing away and go at once; of the others as many as may be down, the oldest first. Who was
-    evicted and has no successor yet is counted by being missed. Whom pods hide that ``up`` does not count would not be missed,
+    evicted and has no successor yet is counted by being missed. Of a workload that is only asked after nobody who is up goes:
+    what it misses may not be our doing. Whom pods hide that ``up`` does not count would not be missed,
     so while more are up than that nobody who is up goes. As long as ``first`` is asked for and none has come up with the
     template, one alone is tried: if one is down already by an earlier template, one that was made for it.
     """
@@ -76,7 +77,7 @@ def choose_workers(pods: Iterable[KubePod], request: Replace) -> tuple[list[Kube
     proven = sum(map(_is_up, current))
     alone = request.first and not proven
     down = request.up - len(up) - proven
-    room = 0 if down < 0 else max((1 if alone else request.at_once) - down, 0)
+    room = 0 if down < 0 or request.keep else max((1 if alone else request.at_once) - down, 0)
     chosen = [pod for pod in outdated if pod not in up] + up[:room]
     if alone:  # a pod that is ready, for one that was down before would prove nothing
         one = up[:1] if up and room else _made_since(request, outdated)[:1] or ([] if up else outdated[:1])
@@ -87,7 +88,7 @@ def choose_workers(pods: Iterable[KubePod], request: Replace) -> tuple[list[Kube
 def asked_after(pods: Iterable[KubePod], request: Replace) -> Replaced | None:
     """Return what to say of a workload that is only asked after, or None if its pods are to be replaced. Pure.
 
-    Of one whose pods are all up none is replaced: that would take it down anew. Of one that misses some the others may go.
+    Of one whose pods are all up none is replaced: that would take it down. Of one that misses some those that are down may go.
     Where nothing is out of date, those that are missed are awaited, for what is seen of it elsewhere may be old.
     """
     pods = list(pods)

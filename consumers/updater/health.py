@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
+from consumers.updater.down import up_before
 from consumers.updater.successors import judge_return
 from consumers.updater.verdict import Firing, IsCurrent, Verdict, some
 from schemas.rollout import BatchMember, Member, Rollout, UpdatePolicy
@@ -52,13 +53,20 @@ def judge_batch(
         if one.replaced_at is None or now < one.replaced_at + limit:
             pending = True
         else:
-            (late if one.was_ready else left).append(one.name)
+            (late if one.was_ready or _lost_pods(one, members.get(one.name)) else left).append(one.name)
     if late:
         text = f"not ready within {policy.ready_within_s} s with template {record.target.hash}: {some(late)}"
         return Verdict("NotReady", text, tuple(late))
     if not pending and record.component == "client":
         return judge_return(record, members.values(), limit, now)
     return Verdict(pending=pending, left=tuple(left))
+
+
+def _lost_pods(one: BatchMember, member: Member | None) -> bool:
+    """Return whether a workload that was not ready before has fewer pods ready than it had: those are down by our doing."""
+    if member is None or member.component != "worker":
+        return False
+    return member.pods_ready < min(one.pods_ready, up_before(one, member))
 
 
 def is_well(one: BatchMember, member: Member | None, is_current: IsCurrent, *, stays: bool) -> bool:

@@ -90,7 +90,9 @@ def trimmed(
         for one in record.batch
     )
     room = max(_room(record, batch, members, policy, is_current), 0)
-    up = [one for one in batch if one.replaced_at is None and not _is_begun(one) and _is_up(members.get(one.name))]
+    away = _away(record, members, is_current).first
+    waiting = [one for one in batch if one.replaced_at is None and not _is_begun(one) and one.name not in away]
+    up = [one for one in waiting if _can_lose(members.get(one.name))]
     back = {one.name for one in up[room:]}
     return tuple(
         one if one.name not in back else msgspec.structs.replace(one, unsure=True)
@@ -111,10 +113,15 @@ def _room(
     policy: UpdatePolicy,
     is_current: IsCurrent,
 ) -> int:
-    known = msgspec.structs.replace(record, batch=tuple(_if_confirmed(one) for one in record.batch))
-    away = find_down(msgspec.structs.replace(known, **carried(known)), members, is_current)
+    away = _away(record, members, is_current)
     begun = sum(_is_begun(one) and one.name not in away.first for one in batch)
     return most_down(len(members), policy.batch_percentage) - away.count - begun
+
+
+def _away(record: Rollout, members: Mapping[str, Member], is_current: IsCurrent) -> Down:
+    """Return who is down by our doing, the batch included."""
+    known = msgspec.structs.replace(record, batch=tuple(_if_confirmed(one) for one in record.batch))
+    return find_down(msgspec.structs.replace(known, **carried(known)), members, is_current)
 
 
 def _is_begun(one: BatchMember) -> bool:
@@ -126,8 +133,11 @@ def _if_confirmed(one: BatchMember) -> BatchMember:
     return one if one.replaced_at is not None else msgspec.structs.replace(one, uid="")
 
 
-def _is_up(member: Member | None) -> bool:
-    return member is not None and member.ready and not member.crash_looping
+def _can_lose(member: Member | None) -> bool:
+    if member is None:
+        return False
+    # A workload that misses pods of its own accord is down by our doing as soon as one of the others goes.
+    return member.pods_ready > 0 if member.component == "worker" else member.ready and not member.crash_looping
 
 
 def _appeared(one: BatchMember, member: Member | None, is_current: IsCurrent, now: datetime) -> BatchMember:

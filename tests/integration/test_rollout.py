@@ -5,9 +5,10 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from bus import codec, history, subjects
@@ -16,13 +17,14 @@ from bus.follower import Follower, Record
 from bus.kube.client import MERGE, Client, resource_path
 from bus.kube.errors import KubeRefusedError
 from bus.streams import LEDGER, STATE
+from consumers.updater.evictions import replace_client, replace_worker
 from consumers.updater.owners import wanted_pods
 from deploy.cli.main import main
 from deploy.local.processes import RoleProcess
 from deploy.local.server import LocalServer
 from schemas.cluster import Node
-from schemas.rollout import Member, Rollout
-from schemas.rollout_template import member_hashes
+from schemas.rollout import Member, Replace, Replaced, Rollout
+from schemas.rollout_template import make_template, member_hashes
 from tests.conftest import eventually
 from tests.integration.cluster import POOL, Cluster
 from tests.integration.conftest import SYSTEM
@@ -501,3 +503,32 @@ async def evicted(cluster: Cluster, left: int) -> None:
             if len(await cluster.list("Pod", "default")) == left:
                 return
             await asyncio.sleep(0.05)
+
+
+@pytest.mark.slow
+async def test_what_is_only_asked_after_is_left_alone(cluster: Cluster, kubeconfig_of) -> None:
+    target = make_template({"image": "new:1"})
+    record = Rollout(pool=POOL, component="client", target=target, changed_at=datetime.now(UTC), step="recorded")
+    uid = await create_client(cluster, "asked", record)
+    owner = {"apiVersion": "tensor-fusion.ai/v1", "kind": "TensorFusionWorkload", "name": "shared", "uid": "w-u"}
+    labels = {"tensor-fusion.ai/component": "worker", "tensor-fusion.ai/workload": "shared"}
+    meta = {"namespace": "default", "labels": labels, "ownerReferences": [owner]}
+    spec = {"containers": [{"name": "main", "image": "none"}], "terminationGracePeriodSeconds": 0}
+    for number in range(2):
+        document = {"apiVersion": "v1", "kind": "Pod", "metadata": {**meta, "name": f"w{number}"}, "spec": spec}
+        await say_status(cluster, await cluster.create(document))
+    before = await uids(cluster)
+    asked = Replace(
+        pool=POOL, component="client", name="default/asked", uid=uid, template=target, hash="new", keep=True
+    )
+    of_worker = msgspec.structs.replace(asked, component="worker", name="default/shared", uid="w-u", up=2, at_once=2)
+    async with await Client.connect(str(await kubeconfig_of("actuator"))) as client:
+        assert (await replace_client(client, asked)).outcome == "kept"
+        assert (await replace_worker(client, of_worker)) == Replaced(outcome="kept", up=2)
+        missed = await replace_worker(client, msgspec.structs.replace(of_worker, up=3))
+        assert (missed.outcome, missed.pods) == ("part", 0)  # one is missed, and those that are up stay
+        assert await uids(cluster) == before
+        assert (await replace_client(client, msgspec.structs.replace(asked, uid="other"))).outcome == "gone"
+        assert (await replace_client(client, msgspec.structs.replace(asked, name="default/no"))).outcome == "gone"
+        assert (await replace_worker(client, msgspec.structs.replace(of_worker, keep=False))).outcome == "done"
+        assert set(await uids(cluster)) == {"asked"}

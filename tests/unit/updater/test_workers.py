@@ -8,7 +8,8 @@ import pytest
 
 from consumers.updater.down import FORGET, at_rest
 from consumers.updater.evictions import asked_after, choose_workers
-from consumers.updater.progress import request_of
+from consumers.updater.health import judge_batch
+from consumers.updater.progress import request_of, trimmed
 from schemas.kube.core import KubePod
 from schemas.rollout import BatchMember, Member, Replace, Replaced, Rollout, UpdatePolicy
 from tests.unit.updater.world import NEW, OLD, POLICY, World
@@ -241,3 +242,35 @@ def test_what_is_said_of_a_workload_that_is_asked_after(
     )
     answer = asked_after([pod(number, made_from, ready=number < ready) for number in range(2)], request)
     assert (answer and answer.outcome) == outcome
+
+
+def test_of_a_workload_that_is_only_asked_after_nobody_who_is_up_goes() -> None:
+    pods = [pod(number, "old", ready=number > 0) for number in range(3)]
+    request = Replace(
+        pool="p", component="worker", name="ns/w", uid="u", template=NEW, hash="new", up=3, at_once=3, keep=True
+    )
+    now, later = choose_workers(pods, request)
+    assert ([one.metadata.name for one in now], len(later)) == ([pods[0].metadata.name], 2)
+
+
+def test_a_workload_that_misses_pods_waits_its_turn_too_when_fewer_may_be_down() -> None:
+    batch = tuple(BatchMember(name=f"n{n}", uid=f"u{n}", was_ready=False, pods_ready=3, wanted=4) for n in range(2))
+    begun = msgspec.structs.replace(batch[0], part_at=START)
+    record = Rollout(
+        pool="p", component="worker", target=NEW, changed_at=START, step="batch", phase="batch", batch=(begun, batch[1])
+    )
+    members = {f"n{n}": msgspec.structs.replace(a_worker(4, 3), name=f"n{n}", uid=f"u{n}") for n in range(2)}
+    policy = UpdatePolicy(auto_update=True, batch_percentage=10)
+    trim = trimmed(record, members, policy, lambda _: False, START)
+    assert [one.unsure for one in trim] == [False, True]
+
+
+def test_a_workload_that_was_not_ready_and_loses_the_pods_it_had_is_to_blame() -> None:
+    one = BatchMember(name="n00", uid="u", was_ready=False, pods_ready=2, wanted=4, replaced_at=START)
+    record = Rollout(
+        pool="p", component="worker", target=NEW, changed_at=START, step="batch", phase="batch", batch=(one,)
+    )
+    late = START + timedelta(hours=1)
+    lost = judge_batch(record, {"n00": a_worker(4, 1)}, UpdatePolicy(), lambda _: False, late)
+    assert (lost.reason, lost.left) == ("NotReady", ())
+    assert judge_batch(record, {"n00": a_worker(4, 2)}, UpdatePolicy(), lambda _: False, late).left == ("n00",)
