@@ -61,6 +61,27 @@ class ConflictError(BusError):
         self.ambiguous = ambiguous
 
 
+class PlaceLostError(BusError):
+    """A subscriber wants to go on behind a message that the stream has never held: it was deleted and made again.
+
+    What was in the old stream and had not been read is lost; ``after=0`` reads all that the new one holds.
+
+    Attributes:
+        stream: Name of the stream.
+        after: The sequence that was asked for.
+        last: The last that the stream has.
+    """
+
+    def __init__(self, stream: str, after: int, last: int) -> None:
+        super().__init__(
+            f"stream {stream} ends at {last} and is to be read behind {after}: it was deleted and made again since. "
+            "Begin anew with after=0, and expect to hear what you know already"
+        )
+        self.stream = stream
+        self.after = after
+        self.last = last
+
+
 class UndecodableError(BusError):
     """A message is not a valid event."""
 

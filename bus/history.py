@@ -34,7 +34,7 @@ async def read(
     Raises:
         BusError: The stream could not be read.
     """
-    await _readable(bus, stream)
+    await readable(bus, stream)
     follower = Follower(bus, stream, filters, apply, since=since)
     await follower.start(timeout=300.0)
     await follower.stop()
@@ -59,7 +59,7 @@ async def batches(
     Raises:
         BusError: The stream cannot be read.
     """
-    await _readable(bus, stream)
+    await readable(bus, stream)
     held: list[Record] = []
     some, room = asyncio.Event(), asyncio.Event()
     room.set()
@@ -92,7 +92,7 @@ async def batches(
         await follower.stop()
 
 
-async def _readable(bus: Bus, stream: str) -> int | None:
+async def readable(bus: Bus, stream: str) -> int | None:
     """Return the last sequence of a stream that can be read; None when nobody can tell just now.
 
     Raises:
@@ -192,7 +192,7 @@ async def newest(bus: Bus, stream: str, filters: Sequence[str]) -> tuple[list[Re
         if not record.deleted:
             found[record.subject] = record
 
-    begun = await _readable(bus, stream)
+    begun = await readable(bus, stream)
     if stream == STATE and len(filters) > 1 and begun is not None:
         # Most of what STATE was told has been replaced, and there the server looks ten times as long by several filters at
         # once. So they are asked for one after the other, and then all for what has come meanwhile: that is soon found.

@@ -180,6 +180,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
     """The part of a stream's configuration that readers need."""
 
     retention: str = ""
+    max_msgs_per_subject: int = -1
 
 
 class StreamInfo(msgspec.Struct):

@@ -9,6 +9,10 @@ Example::
 
 Nothing is taken from anybody and nothing need be declared: any number of subscribers read the same stream. An outage of the bus
 is waited out, and a slow reader is waited for: the server sends no more than a few thousand events ahead.
+
+A stream that is deleted and made again begins at 1. Who listens then is given all of the new one, from its beginning; who comes
+back with a sequence that it has not reached is told so (:class:`bus.errors.PlaceLostError`) and begins anew with ``after=0``. A
+sequence that the new stream has passed already cannot be told from one of its own: after such a change begin anew.
 """
 
 import contextlib
@@ -21,9 +25,9 @@ import msgspec
 
 from bus import codec
 from bus.connection import Bus
-from bus.errors import UndecodableError
+from bus.errors import PlaceLostError, UndecodableError
 from bus.follower import Record
-from bus.history import batches
+from bus.history import batches, readable
 from bus.streams import ALERT, CAPACITY, DEAD, DECISION, LEDGER, SHADOW, STATE, USAGE, stream_info
 from schemas.alert import AlertNotice
 from schemas.capacity import PoolCapacity
@@ -122,6 +126,7 @@ async def subscribe(
 
     Raises:
         ValueError: The type has no stream of its own, or not the field that a filter asks for.
+        PlaceLostError: The stream has never reached ``after``: it was deleted and made again, and waiting would be in vain.
         BusError: The stream cannot be read.
     """
     given = (("pool", pool), ("namespace", namespace), ("node", node))
@@ -129,6 +134,8 @@ async def subscribe(
     stream, everything = _place(kind, wanted)
     if after is None:
         after = (await stream_info(bus, stream)).state.last_seq
+    elif after > 0 and (last := await readable(bus, stream)) is not None and last < after:
+        raise PlaceLostError(stream, after, last)
     async with contextlib.aclosing(
         batches(bus, stream, [subject or everything], since=after + 1, live=True)
     ) as reading:

@@ -163,6 +163,7 @@ class Said(msgspec.Struct, gc=False):
     outcome: Outcome
     namespace: str
     name: str
+    pod_uid: str
     pool: str
     node: str = ""
     reason: str = ""

@@ -48,7 +48,11 @@ def verify(
 
     Every record names the digest of the one it replaces, so what is changed later shows at its successor. The newest have
     none: note the head that is printed, and give it back with --head to the same log, such as an exported one. A decision
-    that was announced must be the one in the ledger; refusals are in no chain, `gpubus replay --verify` checks those.
+    that is announced and in the ledger must be the same in both, and one that takes a place must be in the ledger.
+
+    This is half of the proof: run `gpubus replay --verify` too. It finds refusals that were changed, whatever should have been
+    announced and is not, envelopes that do not agree with their decisions, and allocations that do not add up. What STATE
+    said is in no chain: a change of it shows there only if a decision comes out otherwise.
 
     Exit code 1 when a chain is broken or the head is another one.
 

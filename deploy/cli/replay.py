@@ -52,8 +52,11 @@ def replay(
     running pods can tell, such as use and temperature, are named as not known.
 
     With --verify each allocator is taken through its journal: the same engine, the same snapshot, the same order. Every
-    decision on record must come out bit for bit; exit code 1 when one does not, and the first difference is printed in
-    full. Decisions of another engine version are named, not compared; a journal that lacks a turn in its middle is a no as well.
+    decision on record must come out bit for bit, be announced if its allocator lived on, and be announced as what it is;
+    exit code 1 when one is not, and the first difference is printed in full. Decisions of another engine version are named,
+    not compared; a journal that lacks a turn in its middle is a no as well, and so is a log of which nothing can be compared.
+    What is cut off at the very end looks like what was still on its way: of the ledger and the journals
+    `gpubus audit verify --head` finds it. Run both.
     Large logs are shared out among several processes by allocator (--jobs): what is found stays the same.
 
     \b
@@ -83,7 +86,7 @@ def replay(
         print_json(found)
     else:
         _show(found, seconds)
-    if found.different or found.violations or found.undecodable or found.gaps or found.unfounded:
+    if not found.holds:
         raise typer.Exit(NEGATIVE)
 
 
@@ -119,10 +122,14 @@ def _show(found: "Verdict", seconds: float) -> None:
     )
     if found.unheard:
         print(f"{found.unheard} decisions never took effect: their allocator died over them, or left the pod to others")
+    if not found.compared:
+        print("nothing was compared: no decision of this engine, with the journal that led to it, is on record there")
     for count, what in (
         (len(found.taken_back), "second places of pods whose command came twice, all taken back"),
         (found.unexplained, "have no journal that leads to them"),
         (found.unfounded, "of these are nobody's: no journal is missing, and none leads to them"),
+        (found.unannounced, "were never announced, or taken out of DECISION"),
+        (found.envelopes, "have an envelope that does not agree with what is in it"),
         (found.gaps, "journals lack a turn between two others"),
         (found.undecodable, "cannot be read"),
         (found.different, "differ"),
@@ -131,6 +138,8 @@ def _show(found: "Verdict", seconds: float) -> None:
             print(f"{count} {what}")
     for violation in found.violations[:5]:
         print(clean(f"  ledger {violation.seq}, node {violation.node}: {violation.rule}: {violation.detail}"))
+    for entry in found.astray[:5]:
+        print(clean(f"  {entry.stream} {entry.sequence or ''} {entry.subject}: {entry.detail}"))
     for first in found.differences[:1]:
         print(f"\nThe first difference, {first.stream} {first.sequence}: {', '.join(first.fields)}")
         for title, decision in (("recorded", first.recorded), ("replayed", first.replayed)):

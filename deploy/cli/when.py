@@ -109,12 +109,15 @@ async def ledger_sequence(bus: "Bus", text: str, option: str) -> int:
     """Return the sequence of the newest ledger record at a moment, which may be given as that sequence.
 
     Raises:
-        InputError: It is no moment.
+        InputError: It is no moment, or one still to come from which on nothing is there.
     """
     if text.isascii() and text.isdigit():
         return min(int(text), _NO_SEQUENCE - 1)
     from deploy.cli.history import lanes
 
+    at, now = instant_of(text, option), datetime.now(UTC)
+    if at > now and option == "--from":
+        raise InputError(f"{option} {text} is still to come: nothing would be compared")
     (lane,) = await lanes(bus, "gpubus.ledger.>")
-    await lane.from_time(instant_of(text, option))
+    await lane.from_time(max(min(at, now), _EPOCH))  # the server counts no times of other centuries
     return lane.next - 1

@@ -62,6 +62,7 @@ class _Entry(NamedTuple):
     raw: bytes
     said: Said
     time_ns: int
+    excused: bool = False
 
     @property
     def key(self) -> Key:
@@ -127,20 +128,18 @@ class Comparison:
         self._expected: dict[Key, bytes] = {}
         self._recorded: defaultdict[Key, list[_Entry]] = defaultdict(list)
         self._left: defaultdict[str, set[int]] = defaultdict(set)
+        self._excused: defaultdict[str, set[int]] = defaultdict(set)
 
     @property
     def unexplained(self) -> int:
         """Recorded decisions that no journal leads to."""
         return len(self._recorded) + sum(map(len, self._left.values()))
 
-    def unfounded(self, *, complete: bool) -> int:
-        """Return how many of these nothing excuses: they are no decisions of the allocators that they name.
-
-        Args:
-            complete: Whether no journal has been dropped: then even whoever has none must have had one.
-        """
-        strangers = (self._left[name] for name in self._left if name not in self._allocators and name != REBUILDER)
-        return len(self._recorded) + (sum(map(len, strangers)) if complete else 0)
+    @property
+    def unfounded(self) -> int:
+        """How many of these nothing excuses: they are no decisions of the allocators that they name."""
+        strangers = (name for name in self._left if name not in self._allocators and name != REBUILDER)
+        return len(self._recorded) + sum(len(self._left[name] - self._excused[name]) for name in list(strangers))
 
     @property
     def unheard(self) -> int:
@@ -153,7 +152,7 @@ class Comparison:
         digests = self._digests[key[0]]
         digests.values.append(0)
         digests.kinds.append(_Digests.OUT)
-        if not self._asked(decision.basis.ledger):
+        if not self.asked(decision.basis.ledger):
             return
         self._computed[key] = decision
         for entry in self._recorded.pop(key, ()):
@@ -170,23 +169,29 @@ class Comparison:
             ordinals.add(key[1])
             del self._recorded[key]
 
-    def _asked(self, ledger: int) -> bool:
+    def asked(self, ledger: int) -> bool:
+        """Whether decisions that had read the ledger up to this sequence are compared."""
         return self._first <= ledger and (self._last is None or ledger <= self._last)
 
     def counted(self, allocator: str) -> int:
         """Return how many decisions of an allocator are on record behind the point where it could not be followed further."""
         return len(self._left.get(allocator, ()))
 
-    def recorded(self, stream: str, seq: int, raw: bytes, time_ns: int = 0) -> None:
-        """LEDGER or DECISION holds a decision, stored at that time."""
+    def recorded(self, stream: str, seq: int, raw: bytes, time_ns: int = 0, *, excused: bool = False) -> Said | None:
+        """LEDGER or DECISION holds a decision, stored at that time; return what is told of it if it is compared here.
+
+        It is excused from having a journal that leads to it if that of whoever made it may have been dropped.
+        """
         try:
             said = _said.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError):
             self.undecodable += self._strangers
-            return
+            return None
         ours = said.allocator in self._mine or (self._strangers and said.allocator not in self._allocators)
-        if ours and self._asked(said.basis.ledger):
-            self._compare(_Entry(stream, seq, raw, said, time_ns))
+        if not ours or not self.asked(said.basis.ledger):
+            return None
+        self._compare(_Entry(stream, seq, raw, said, time_ns, excused))
+        return said
 
     def _compare(self, entry: _Entry) -> None:
         expected = self._expected.pop(entry.key, None)
@@ -236,6 +241,8 @@ class Comparison:
         kind = digests.kinds[ordinal - 1] if 0 < ordinal <= len(digests.kinds) else None
         if kind is None and (allocator in self._left or allocator not in self._allocators):
             self._left[allocator].add(ordinal)
+            if entry.excused:
+                self._excused[allocator].add(ordinal)
         elif kind is None:
             self._recorded[entry.key].append(entry)
         elif kind == _Digests.BARE:

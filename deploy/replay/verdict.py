@@ -5,12 +5,14 @@ from typing import Final
 
 import msgspec
 
+from bus.chain import Break
 from bus.invariants import Violation
 from deploy.replay.comparison import SHOWN, Difference
 
 _ADDED: Final = (
     *("decisions", "reproduced", "different", "unexplained", "unfounded", "other_engine"),
     *("undecodable", "attempts", "unheard", "allocators", "gaps"),
+    *("unannounced", "envelopes"),
 )
 
 
@@ -32,6 +34,10 @@ class Verdict(msgspec.Struct, kw_only=True):
         unheard: Decisions that never took effect, because their allocator died or left the pod to others.
         allocators: Allocators with a journal.
         gaps: Journals that lack a turn between two others, which no retention drops.
+        unannounced: Decisions that were to be announced and are not in DECISION, although their allocator, or another in its
+            place, went on.
+        envelopes: Announcements whose envelope (subject, id, source, time, type) does not agree with what is in it.
+        astray: The first ten of these.
         notes: What could not be followed, and why.
     """
 
@@ -49,7 +55,21 @@ class Verdict(msgspec.Struct, kw_only=True):
     unheard: int = 0
     allocators: int = 0
     gaps: int = 0
+    unannounced: int = 0
+    envelopes: int = 0
+    astray: list[Break] = []
     notes: list[str] = []
+
+    @property
+    def compared(self) -> bool:
+        """Whether any decision was compared: nothing at all is no proof of anything."""
+        return bool(self.reproduced or self.different)
+
+    @property
+    def holds(self) -> bool:
+        """Whether decisions were compared and nothing speaks against any."""
+        wrong = self.different or self.violations or self.undecodable or self.gaps or self.unfounded
+        return self.compared and not (wrong or self.unannounced or self.envelopes)
 
 
 Noted = tuple[int, str]
@@ -70,6 +90,7 @@ def together(parts: Sequence[Part]) -> Verdict:
     verdict.differences = sorted(differences, key=lambda one: one.place)[:SHOWN]
     verdict.violations = [one for part in parts for one in part.verdict.violations]
     verdict.taken_back = [one for part in parts for one in part.verdict.taken_back]
+    verdict.astray = [one for part in parts for one in part.verdict.astray][:SHOWN]
     verdict.notes = _in_order(note for part in parts for note in part.noted)
     return verdict
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Collection, Iterable
+from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -17,7 +18,8 @@ from bus.streams import DECISION, JOURNAL, LEDGER, stream_info
 from bus.tasks import breathe
 from consumers.allocator.engine import ENGINE_VERSION
 from consumers.allocator.replay import JournalGapError, Replay
-from deploy.replay.comparison import Comparison
+from deploy.replay.announced import Announced, begun, times_of
+from deploy.replay.comparison import SHOWN, Comparison
 from deploy.replay.ledger import ChangesReader, LedgerReader
 from deploy.replay.past import StateReader, present, seen_by
 from deploy.replay.verdict import Noted, Part, Verdict
@@ -39,6 +41,13 @@ FILTERS: Final = 64
 _AT_END: Final = 1 << 62
 
 _announced = msgspec.json.Decoder(Event[msgspec.Raw])
+
+
+class _Dated(msgspec.Struct):
+    time: datetime
+
+
+_dated = msgspec.json.Decoder(_Dated)
 
 
 class Ends(msgspec.Struct, frozen=True):
@@ -124,12 +133,13 @@ class Verifier:
         self._checker = LedgerChecker(None)
         self._held: list[Record] = []
         self._minds: dict[str, _Mind] = {}
-        self._complete = False
+        self._announced = Announced({}, None, 0, whole=self._whole)
+        self._horizon: datetime | None = None
         self._left: set[str] = set()
         self._foreign: set[str] = set()
         self._noted: list[Noted] = []
         self._breathed = 0.0
-        self._early: dict[str, dict[int, tuple[Turn, Record]]] = {}
+        self._early: dict[str, dict[int, tuple[Turn, Record, datetime]]] = {}
         self.verdict = Verdict()
 
     async def run(self) -> Part:
@@ -140,17 +150,21 @@ class Verifier:
         """
         state = (await stream_info(self._bus, LEDGER)).state
         self._checker = LedgerChecker(None, complete=state.messages == state.last_seq)
-        journal = (await stream_info(self._bus, JOURNAL)).state
-        self._complete = journal.messages == journal.last_seq
         self._held = await present(self._bus, STATE_KINDS)
         last = await last_turns(self._bus)
         mine = last if self._share is None else {name: last[name] for name in sorted(self._share.mine & last.keys())}
         self._comparison = Comparison(last.keys(), *self._bounds, mine=mine.keys(), strangers=self._whole)
+        said = await stream_info(self._bus, DECISION)
+        since = await begun(self._bus, DECISION, said)
+        older = await begun(self._bus, JOURNAL, await stream_info(self._bus, JOURNAL))
+        self._horizon = max((at for at in (since, older) if at is not None), default=None)
+        self._announced = Announced(times_of(last), since, said.config.max_msgs_per_subject, whole=self._whole)
         decisions = batches(self._bus, DECISION, ["gpubus.decision.>"], until=self._ends.decision)
         try:
             await self._think(mine, decisions)
             await self._ledger.read_to(None)
             await self._announced_until(decisions, None)
+            await self._announced.settle(self._bus, self._ends.decision)
         finally:
             await decisions.aclose()
             await self._ledger.close()
@@ -191,7 +205,8 @@ class Verifier:
             name = subjects.names(record.subject)[-1]
             if name not in mine:
                 return
-            turn = codec.decode_as(Turn, record.payload).data
+            event = codec.decode_as(Turn, record.payload)
+            turn = event.data
             codec.check_name(turn.allocator, name)
         except (UndecodableError, ValueError) as error:
             self._unreadable(record, JOURNAL, error)
@@ -200,7 +215,7 @@ class Verifier:
             return
         # What was unconfirmed when a connection was lost is sent again, and may be stored behind later turns.
         early = self._early.setdefault(name, {})
-        early[turn.number] = turn, record
+        early[turn.number] = turn, record, event.time
         while name not in self._left and (following := early.pop(self._next(name), None)) is not None:
             await self._follow(*following)
         if last and not early:
@@ -215,7 +230,7 @@ class Verifier:
     def _next(self, name: str) -> int:
         return self._minds[name].replay.turns + 1 if name in self._minds else 1
 
-    async def _follow(self, turn: Turn, record: Record) -> None:
+    async def _follow(self, turn: Turn, record: Record, at: datetime) -> None:
         name = turn.allocator
         if turn.engine != ENGINE_VERSION:
             self._foreign.add(name)
@@ -235,8 +250,11 @@ class Verifier:
         try:
             await self._ledger.fetch(needed)
             await mind.prepare(turn)
+            self._announced.turn(turn)
             for decision in mind.replay.play(turn):
                 self._comparison.computed(decision)
+                if self._comparison.asked(decision.basis.ledger):
+                    self._announced.computed(decision, at, mind.replay.snapshot)
         except (JournalGapError, ApiError, UndecodableError) as error:
             await self._leave(name, record.time_ns, f"{name} cannot be followed beyond JOURNAL {record.seq}: {error}")
 
@@ -252,22 +270,37 @@ class Verifier:
             self._unreadable(record, LEDGER, problem)
             return
         self._checker.check(record.seq, node, data)
-        self._on_changes(record, data.changes if data is not None else ())
+        if data is not None:
+            self._on_changes(record, data.changes)
 
     def _on_changes(self, record: Record, changes: Iterable[Change]) -> None:
+        at: datetime | None = None
         for change in changes:
-            self._comparison.recorded(LEDGER, record.seq, bytes(change.decision), record.time_ns)
+            at = at or _dated.decode(record.payload).time
+            raw = bytes(change.decision)
+            said = self._comparison.recorded(LEDGER, record.seq, raw, record.time_ns, excused=self._may_lack(at))
+            if said is not None:
+                self._announced.changed(record, change.pod_uid, change.op, said, at)
+
+    def _may_lack(self, at: datetime) -> bool:
+        """Whether the journal that led to what was said at a time may have been dropped, or is no part of this slice."""
+        return self._horizon is not None and at <= self._horizon
 
     async def _announced_until(self, decisions: AsyncGenerator[list[Record]], time_ns: int | None) -> None:
         while (batch := await anext(decisions, None)) is not None:
             for record in batch:
+                self._announced.numbered(record)
                 try:
-                    raw = _announced.decode(record.payload).data
+                    event = _announced.decode(record.payload)
                 except (msgspec.DecodeError, UnicodeDecodeError) as error:
                     if self._whole:
                         self._unreadable(record, DECISION, error)
                     continue
-                self._comparison.recorded(DECISION, record.seq, bytes(raw), record.time_ns)
+                excused = self._may_lack(event.time)
+                raw = bytes(event.data)
+                said = self._comparison.recorded(DECISION, record.seq, raw, record.time_ns, excused=excused)
+                if said is not None:
+                    self._announced.announced(record, event, said)
             if time_ns is not None and batch[-1].time_ns >= time_ns:
                 return
 
@@ -279,7 +312,9 @@ class Verifier:
         found.undecodable += compared.undecodable
         found.attempts, found.unheard = compared.attempts, compared.unheard
         found.unexplained = compared.unexplained
-        found.unfounded = compared.unfounded(complete=self._complete)
+        found.unfounded = compared.unfounded
+        found.unannounced, found.envelopes = self._announced.missing, self._announced.envelopes
+        found.astray = [one for _, one in sorted(self._announced.found, key=lambda one: one[0])[:SHOWN]]
         found.other_engine = sum(map(compared.counted, self._foreign))
         found.decisions = compared.reproduced + compared.wrong + compared.unexplained
         return found

@@ -16,6 +16,7 @@ import pytest
 
 from bus import codec, subjects
 from bus.connection import Bus
+from bus.errors import PlaceLostError
 from bus.history import AT_ONCE
 from bus.streams import StreamLimits, declarations
 from bus.subscribe import PLACES, Received, subscribe
@@ -54,6 +55,16 @@ async def take(subscription: AsyncIterator[Received], count: int) -> list[Receiv
             received
             for _, received in zip(range(count), [await anext(subscription) for _ in range(count)], strict=True)
         ]
+
+
+async def test_a_place_that_the_stream_has_never_reached_is_refused_and_not_waited_for(bus: Bus) -> None:
+    last = [await decide(bus, decision(f"p{number}")) for number in range(3)][-1]
+    with pytest.raises(PlaceLostError) as caught:
+        await anext(subscribe(bus, Decision, after=last + 1))
+    assert (caught.value.after, caught.value.last) == (last + 1, last)
+    at_the_end = asyncio.create_task(take(subscribe(bus, Decision, after=last), 1))
+    new = await decide(bus, decision("new"))
+    assert [received.seq for received in await at_the_end] == [new]
 
 
 async def test_events_come_typed_from_any_place_on_and_then_as_they_are_said(bus: Bus) -> None:
