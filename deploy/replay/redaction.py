@@ -15,7 +15,7 @@ import msgspec
 from bus import subjects
 from bus.chain import link
 from bus.follower import Record
-from bus.streams import JOURNAL
+from bus.streams import HISTORY_KINDS, JOURNAL
 from consumers.allocator.engine.affinity import NAME_FIELD
 from consumers.allocator.engine.policy import Policy
 from deploy.replay.roles import Role, Say, walk_event
@@ -27,16 +27,14 @@ from schemas.node_rules import whole_number
 
 Entry = tuple[str, Record]
 
-_KINDS: Final = frozenset(
-    ("pool", "expected", "node", "gpu", "quota", "waiting", "gang", "rollout", "workload", "seats")
-)
+_KINDS: Final = frozenset((*HISTORY_KINDS, "gang", "ports", "rollout", "seats", "workload"))
 _STAYS: Final = frozenset(("", EVERY_GPU))
 _JOINT: Final = re.compile(r"([:/])")
 _SHAPES: Final = {Role.VERSION: re.compile(r"\d+(\.\d+)*"), Role.DIGEST: re.compile(r"[0-9a-f]{16}")}
 _LOST: Final = "0" * 32
 """Stands for the digest of a message that the file does not have."""
-_BEFORE: Final = re.compile(r"(?:'|\b(?:gang|pool|namespace|quota|node|on) )$")
-_BEHIND: Final = re.compile(r" is (?:the best|kube-scheduler's choice)| would fit|, which kube-scheduler")
+_BEFORE: Final = re.compile(r"(?:'|\b(?:gang|pool|namespace|quota|node|on|leaves?|left) )$")
+_BEHIND: Final = re.compile(r" is (?:the best|kube-scheduler's choice)| would fit|, which kube-scheduler|: [A-Z]\w+: ")
 """Where a sentence of ours has a name and not a word, should somebody call a pod ``node``."""
 
 

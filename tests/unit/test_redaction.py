@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -111,6 +112,14 @@ def test_every_listed_text_is_a_field_that_there_is() -> None:
         assert field in owner.__struct_fields__, (owner, field)
 
 
+def test_kinds_of_records_stay_in_subjects() -> None:
+    contract = (Path(__file__).parents[2] / "deploy" / "contract" / "asyncapi.json").read_text()
+    kinds = set(re.findall(r"gpubus\.ledger\.([a-z]+)", contract))
+    entries = [("LEDGER", record(subjects.subject("ledger", kind, "secret"), b"")) for kind in sorted(kinds)]
+    assert {"node", "ports"} <= kinds
+    assert [subjects.names(found.subject)[1] for _, found in redact(entries, [])] == sorted(kinds)
+
+
 def test_what_is_no_event_has_no_text_left() -> None:
     odd = [
         record("gpubus.journal.a", text) for text in (b"secret", b'{"type":"secret","secret":["secret"]}', b'"secret"')
@@ -132,6 +141,31 @@ def test_sentences_keep_our_words_and_lose_names_even_those_that_are_words_of_ou
         f"gang {key} is being placed; 0 of 12 nodes fit: room is kept on {second.name}, where the pod does not fit now"
     )
     assert first.reason == reasons.GANG_WAITING
+
+
+@pytest.mark.parametrize(
+    ("said", "names"),
+    [
+        ("3 of 9 nodes fit, {} is the best: score 7", ["fit"]),
+        ("12 have still to leave {}", ["nodes"]),
+        (
+            "0 of the 2 members that gang {} needs fit; {}: GpuUnhealthy: 0 of 9 nodes fit: 9 GpuUnhealthy",
+            ["nodes", "fit"],
+        ),
+        ("pool '{}' is not known", ["pool"]),
+        ("quota {} of namespace {}: workers 1 of 1 used, 1 asked", ["ResourceQuota/workers", "used"]),
+        ("makes room on {} for {}, which goes before it: QoS high and priority 1 before low and 0", ["room", "it/for"]),
+    ],
+)
+def test_names_that_are_words_of_ours_are_told_by_where_they_stand(said: str, names: list[str]) -> None:
+    pieces = sorted({*names, *(piece for name in names for piece in name.split("/"))})
+    steps = tuple(
+        Tell(namespace="", name=name, pod_uid="", pool="", reason="", message=said.format(*names)) for name in pieces
+    )
+    ((_, found),) = redact([event(Turn(allocator="", number=1, decided=0, engine="4", steps=steps))], [])
+    new = dict(zip(pieces, (step.name for step in codec.decode_as(Turn, found.payload).data.steps), strict=True))
+    told = codec.decode_as(Turn, found.payload).data.steps[0].message
+    assert told == said.format(*(new[name] for name in names))
 
 
 def test_names_keep_their_order_and_labels_their_numbers() -> None:
