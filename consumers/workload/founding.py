@@ -125,7 +125,8 @@ class Founding:
         uid = known.metadata.uid if known is not None else await self._hands.make_workload(key, document)
         if not uid:
             return False  # somebody has made one, or one is being deleted: we shall hear of it
-        first = self._applied.get(key) != (uid, said)
+        unmarked = known is not None and WORKLOAD_MAKER not in known.metadata.annotations
+        first = self._applied.get(key) != (uid, said) or unmarked
         if first or not includes:
             if not await self._hands.apply_workload(key, uid, document):
                 return False  # it is another by now, and we shall hear of that

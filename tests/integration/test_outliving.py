@@ -237,6 +237,12 @@ async def test_who_may_not_be_looked_at_keeps_what_it_has_and_gets_nothing_new_u
         lambda one: one["metadata"]["annotations"].get(f"{KEY}workload-maker") == "StatefulSet/fb",
     )
     await stays(remote, before)
+    await cluster.client.call("PATCH", path, body=body, content_type="application/merge-patch+json")
+    await remote.until(
+        "TensorFusionWorkload",
+        "fb",
+        lambda one: one["metadata"]["annotations"].get(f"{KEY}workload-maker") == "StatefulSet/fb",
+    )
 
     # Of a kind that the watcher may not look at nothing is known, which makes its pods no strangers and gives them nothing.
     budget = {
