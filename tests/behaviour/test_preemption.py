@@ -83,7 +83,7 @@ async def test_pods_make_room_for_those_that_go_before_them_and_the_log_tells_it
     assert found.violations == []
     again = await verify(bus)
     assert (again.reproduced, again.different, again.unexplained) == (again.decisions, 0, 0)
-    assert (again.violations, again.notes) == ([], [])
+    assert (again.violations, again.astray, again.notes) == ([], [], [])
 
     one = next(iter(evicted.values()))
     capsys.readouterr()

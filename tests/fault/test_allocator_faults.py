@@ -75,7 +75,12 @@ class Run:
             replayed = await verify(bus)
         assert [violation.rule for violation in found.violations] == ["Undecodable"] * undecodable
         assert found.double_allocations == 0
-        assert (replayed.different, replayed.unexplained, replayed.notes[undecodable:]) == (0, 0, [])
+        assert (replayed.different, replayed.unexplained, replayed.astray, replayed.notes[undecodable:]) == (
+            0,
+            0,
+            [],
+            [],
+        )
         assert replayed.reproduced == replayed.decisions >= len(offered)
         lost = offered - found.placed - found.refused
         assert not lost

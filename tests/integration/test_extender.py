@@ -159,7 +159,13 @@ async def test_pods_that_stay_apart_get_gpus_and_the_last_place_is_given_once(bu
     assert len(allocated) == len(set(allocated)) == 5
     assert {d.name for d in decided if d.outcome == "unschedulable"} >= set(waiting)
     verdict = await verify(bus)
-    assert (verdict.different, verdict.unexplained, verdict.violations, verdict.notes) == (0, 0, [], [])
+    assert (verdict.different, verdict.unexplained, verdict.astray, verdict.violations, verdict.notes) == (
+        0,
+        0,
+        [],
+        [],
+        [],
+    )
     assert verdict.reproduced == verdict.decisions
     assert (await audit(bus)).violations == []
 
@@ -204,5 +210,5 @@ async def test_nothing_is_lost_or_given_twice_when_allocator_binder_and_gateway_
         await cluster.delete("Pod", pod["metadata"]["name"], "default")
     await agree(bus, cluster, placed=32, timeout=60)
     verdict = await verify(bus)
-    assert (verdict.different, verdict.unexplained, verdict.violations) == (0, 0, [])
+    assert (verdict.different, verdict.unexplained, verdict.astray, verdict.violations) == (0, 0, [], [])
     assert (await audit(bus)).violations == []
