@@ -53,6 +53,9 @@ LEASE_MARGIN_S: Final = 0.5
 WAKE_EVERY_S: Final = 0.002
 """Pause between two looks at the waiting pods, each of about a millisecond: new pods must not wait for old ones."""
 
+DRAIN_S: Final = 8.0
+"""How long an end waits for the bus: the streams of a NATS server that is killed have another leader within this."""
+
 SWEEP: Final = timedelta(seconds=30)
 UNKNOWN_RELEASE_TRIES: Final = 4
 
@@ -156,8 +159,11 @@ class Allocator:
             if not loop.cancelled() and (error := loop.exception()) is not None:
                 raise error
 
-    async def _drain(self, seconds: float = 5.0) -> None:
-        """Let what is on its way land and be announced. What does not make it is redelivered to somebody else."""
+    async def _drain(self, seconds: float = DRAIN_S) -> None:
+        """Let what is on its way land and be announced. What does not make it is redelivered to somebody else.
+
+        But for the journal: nobody else knows its turns, and decisions without them can never be made again.
+        """
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and (self.core.busy or self._committer.busy or self._announcer.busy):
             self._pump()
