@@ -16,6 +16,7 @@ from bus import codec, history, subjects
 from bus.connection import Bus
 from bus.follower import Follower, Record
 from bus.streams import CAPACITY, STATE, USAGE
+from bus.tasks import end
 from deploy.local.server import LocalServer
 from producers.agent.options import AgentOptions
 from producers.agent.outbox import MOST_EVENTS, Outbox, Outgoing
@@ -156,8 +157,7 @@ async def test_an_outbox_keeps_the_newest_state_and_bounded_events_and_counts_th
         await follower.start()
         await follower.stop()
     assert [record.payload for record in seen] == [b"3", b"3"]
-    task.cancel()
-    await asyncio.wait([task])
+    await end(task)
 
 
 async def test_a_pod_that_was_placed_before_anybody_knew_is_told_of_its_failed_gpu_once(bus: Bus) -> None:
@@ -174,8 +174,7 @@ async def test_a_pod_that_was_placed_before_anybody_knew_is_told_of_its_failed_g
         say(*names, healthy=healthy)
     task = asyncio.create_task(outbox.run())
     await outbox.drain(20.0)
-    task.cancel()
-    await asyncio.wait([task])
+    await end(task)
     told: list[tuple[str, str]] = []
 
     def keep(record: Record) -> None:

@@ -20,6 +20,7 @@ from bus.errors import UndecodableError
 from bus.follower import Follower, Record
 from bus.history import newest
 from bus.streams import ALERT, STATE
+from bus.tasks import end
 from consumers.alerter.configuration import parse
 from consumers.alerter.rulebook import ACTIVE, BUILT_IN, REFUSED, Rulebook, built_in
 from consumers.alerter.rules import CompiledRule
@@ -161,7 +162,7 @@ async def monitoring(
         try:
             yield found
         finally:
-            heating.cancel()
+            await end(heating)
             stop.set()
             await asyncio.gather(*tasks)
             with contextlib.suppress(asyncio.CancelledError):
@@ -216,8 +217,7 @@ async def test_no_alert_is_over_while_its_agent_is_silent_though_other_agents_sp
         assert {alert.status for notice in found.notices for alert in notice.alerts} == {"firing"}
         found.gpu.celsius = 60
         await eventually(lambda: found.notices[-1].alerts[0].status == "resolved", 30)
-        other.cancel()
-        await asyncio.wait([other])
+        await end(other)
 
 
 async def test_alerters_share_the_ticks_and_each_is_evaluated_once(bus: Bus, tmp_path: Path) -> None:
@@ -360,8 +360,7 @@ async def test_a_rules_file_that_is_gone_or_no_file_is_refused_and_one_put_back_
     async def watching_until(condition: Callable[[], bool]) -> None:
         watching = asyncio.create_task(book.watch())
         await eventually(condition)
-        watching.cancel()
-        await asyncio.wait([watching])
+        await end(watching)
 
     await watching_until(lambda: set(book.rules) == {"GPUTemperatureHigh"})
     path.unlink()
@@ -412,8 +411,7 @@ async def test_records_of_rules_that_nobody_can_read_are_replaced(bus: Bus, tmp_
             (record,) = await stored(bus, where)
             assert record.seq > before
         assert set(book.rules) == {"GPUTemperatureHigh"}  # those in force stay
-        watching.cancel()
-        await asyncio.wait([watching])
+        await end(watching)
         await book.stop()
 
 

@@ -13,6 +13,7 @@ from bus.connection import Bus
 from bus.errors import BusError
 from bus.follower import Follower, Record
 from bus.streams import ALERT, STATE
+from bus.tasks import end
 from consumers.alerter.streaks import FAILING_ALERT
 from deploy.local.processes import RoleProcess
 from deploy.local.server import LocalServer
@@ -82,8 +83,7 @@ async def hot(bus: Bus, server: LocalServer, directory: Path) -> AsyncIterator[t
             await eventually(lambda: "firing" in watch.statuses, 60)
             yield gpu, watch, roles
         finally:
-            saying.cancel()
-            await asyncio.wait([saying])
+            await end(saying)
             for role in roles:
                 await role.stop()
             for follower in watch.followers:

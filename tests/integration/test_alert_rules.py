@@ -8,6 +8,7 @@ import pytest
 
 from bus.connection import Bus
 from bus.kube.client import Client
+from bus.tasks import end
 from consumers.alerter.rulebook import Rulebook
 from consumers.alerter.sources import ConfigMapSource
 from tests.behaviour.test_alert_rules import GUIDE
@@ -44,8 +45,7 @@ async def test_rules_follow_their_config_map(
             await eventually(lambda: "does not exist" in "".join(refused(book)))
             assert set(book.rules) == {"Hot"}
         finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            await end(watching)
             await book.stop()
 
 

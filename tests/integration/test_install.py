@@ -14,6 +14,7 @@ import pytest
 
 from bus.kube.client import MERGE, resource_path
 from bus.kube.errors import KubeRefusedError
+from bus.tasks import end
 from deploy.cli.main import main
 from tests.chart import helm
 from tests.chart.render import CHART, GUIDES
@@ -68,9 +69,7 @@ async def jobs_done(cluster: Cluster, kubeconfig_for: Callable[..., Any], releas
     try:
         yield said
     finally:
-        playing.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await playing
+        await end(playing)
 
 
 @pytest.fixture

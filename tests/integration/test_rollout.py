@@ -17,6 +17,7 @@ from bus.follower import Follower, Record
 from bus.kube.client import MERGE, Client, resource_path
 from bus.kube.errors import KubeRefusedError
 from bus.streams import LEDGER, STATE
+from bus.tasks import end
 from consumers.updater.evictions import replace_client, replace_worker
 from consumers.updater.owners import wanted_pods
 from deploy.cli.main import main
@@ -323,8 +324,7 @@ async def test_a_changed_image_comes_to_every_worker_once_and_a_changed_number_o
         pods = await cluster.list("Pod", "default")
         new = await uids(cluster)
     finally:
-        playing.cancel()
-        await asyncio.gather(playing, return_exceptions=True)
+        await end(playing)
     assert new.keys() == grown.keys()
     assert not set(new.values()) & set(grown.values())
     assert {pod["spec"]["containers"][0]["image"] for pod in pods} == {"worker:2"}
@@ -362,8 +362,7 @@ async def test_workers_give_way_as_their_disruption_budget_and_the_batch_allow(
         await eventually(lambda: ready.on["worker:2"] == 6, PATIENCE_S)
     finally:
         plane.stop("kube-controller-manager")
-        playing.cancel()
-        await asyncio.gather(playing, return_exceptions=True)
+        await end(playing)
     assert ready.least >= 3  # 34 % of six are three
     assert len(ready.uids) == 12  # nobody twice
 

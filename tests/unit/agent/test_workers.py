@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bus.tasks import end
 from producers.agent.mps import MpsControl
 from producers.agent.workers import STRANGERS_S, WorkerDirectories, wanted
 from schemas.decision import GpuGrant
@@ -86,8 +87,7 @@ async def test_an_mps_daemon_is_kept_running_and_ended(tmp_path: Path, monkeypat
     pid = int(next(p for p in os.listdir("/proc") if p.isdecimal() and str(program) in _command(p)))  # noqa: PTH208
     os.kill(pid, 9)
     await eventually(lambda: said == [True, False, True] and log.read_text().count("-f") == 2)
-    task.cancel()
-    await asyncio.wait([task])
+    await end(task)
     assert said[-1] is False
     assert log.read_text().endswith("ended\n")
 
