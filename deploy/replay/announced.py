@@ -17,7 +17,7 @@ from bus.stored import find
 from bus.streams import DECISION, LEDGER, StreamInfo
 from consumers.allocator.engine.snapshot import Snapshot
 from consumers.allocator.replay import Said
-from deploy.replay.envelope import Envelopes, place_of
+from deploy.replay.envelope import Envelopes, origin_of
 from deploy.replay.owed import Debt, Heard, Owed
 from schemas.decision import Decision
 from schemas.event import Event
@@ -124,7 +124,7 @@ class Announced:
     def announced(self, record: Record, event: Event[msgspec.Raw], said: Said) -> None:
         """A decision is announced."""
         wrong = self._envelopes.wrong(record, event, said)
-        if late := self._owed.announced(event, said, place_of(event.id, said)):
+        if late := self._owed.announced(event, said, origin_of(event.id, said)):
             wrong.append(late)
         if wrong:
             self._misaddressed(Break(DECISION, record.seq, record.subject, "; ".join(wrong)), record.time_ns)

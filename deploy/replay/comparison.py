@@ -214,9 +214,8 @@ class Comparison:
         same = entry.raw == expected
         if not same:
             self._differ(entry, entry.raw, expected)
-        for (
-            attempt
-        ) in entry.said.attempts:  # of either record alike: what is found must not depend on which comes first
+        # Of either record alike: what is found must not depend on which comes first.
+        for attempt in entry.said.attempts:
             same = self._holds(entry, attempt) and same
         allocator, ordinal = entry.key
         self._digests[allocator].put(ordinal, _Digests.FULL if same else _Digests.WRONG, expected)

@@ -30,25 +30,25 @@ _LANDED: Final = {
 _SEQUENCE: Final = re.compile(r"\d{1,20}")
 
 
-class Place(msgspec.Struct, frozen=True):
+class Origin(msgspec.Struct, frozen=True):
     """What the id of an announcement tells: the sequence of the record that it follows from, 0 for none, and of which kind."""
 
     seq: int
     ending: str = ""
 
 
-def place_of(event_id: str, said: Said) -> Place | None:
+def origin_of(event_id: str, said: Said) -> Origin | None:
     """Return what the id of an announcement tells, or None if it is no id that such a decision has."""
     if event_id == f"{said.pod_uid}:{said.allocator}:{said.basis.ordinal}":
         landed = said.outcome in {"allocated", "evicted"} or (said.outcome == "released" and said.node != "")
-        return None if landed else Place(0)
+        return None if landed else Origin(0)
     prefix = f"{said.pod_uid}:"
     if not event_id.startswith(prefix):
         return None
     number, colon, word = event_id.removeprefix(prefix).partition(":")
     ending = colon + word
     known = ending in _LANDED[said.outcome] and _SEQUENCE.fullmatch(number)
-    return Place(int(number), ending) if known else None
+    return Origin(int(number), ending) if known else None
 
 
 class Envelopes:
@@ -64,27 +64,27 @@ class Envelopes:
 
     def wrong(self, record: Record, event: Event[msgspec.Raw], said: Said) -> list[str]:
         """Return what of an envelope does not agree with the decision in it."""
-        place, found = place_of(event.id, said), []
+        origin, found = origin_of(event.id, said), []
         if event.type != _TYPE:
             found.append(f"type {event.type} is not {_TYPE}")
         if record.subject != _subject(said):
             found.append(f"subject {record.subject} is not that of pod {said.namespace}/{said.name}")
         if event.subject != f"{said.namespace}/{said.name}":
             found.append(f"it speaks of {event.subject}, and the decision of {said.namespace}/{said.name}")
-        if place is None:
+        if origin is None:
             found.append(f"id {event.id} is not that of such a decision")
-        if not self._may_say(event, said, place):
+        if not self._may_say(event, said, origin):
             found.append(f"source {event.source} does not speak for {said.allocator}")
         if problem := self._untimely(record, event):
             found.append(problem)
         return found
 
-    def _may_say(self, event: Event[msgspec.Raw], said: Said, place: Place | None) -> bool:
+    def _may_say(self, event: Event[msgspec.Raw], said: Said, origin: Origin | None) -> bool:
         """What stands in the ledger may be announced by another, who was given the command when its author was slow or dead."""
         speaker = event.source.removeprefix(ALLOCATOR)
         if event.source == ALLOCATOR + said.allocator:
             return True
-        if not event.source.startswith(ALLOCATOR) or place is None or not place.seq or place.ending == ":unplaced":
+        if not event.source.startswith(ALLOCATOR) or origin is None or not origin.seq or origin.ending == ":unplaced":
             return False
         # One that has decided nothing so far has no journal yet; it can only stand in for one who thinks no more.
         last = self._last_turns.get(said.allocator)

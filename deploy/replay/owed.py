@@ -13,7 +13,7 @@ import msgspec
 
 from consumers.allocator.replay import Said
 from deploy.replay.comparison import REBUILDER, Key
-from deploy.replay.envelope import ALLOCATOR, Place
+from deploy.replay.envelope import ALLOCATOR, Origin
 from schemas.decision import Basis, Decision, Outcome
 from schemas.event import Event
 
@@ -68,7 +68,7 @@ class Owed:
         self._last_turns = last_turns
         self._since = since
         self._debts: dict[Key, Debt] = {}
-        self._paid: dict[Key, Place] = {}
+        self._paid: dict[Key, Origin] = {}
         self._taken_back: set[tuple[str, str]] = set()
         self._ordinals: dict[str, int] = {}
         self._landed: dict[str, int] = {}
@@ -87,9 +87,9 @@ class Owed:
             self._taken_back.add((said.pod_uid, said.node))
             return ""
         key = said.allocator, said.basis.ordinal
-        place = self._paid.get(key)
+        origin = self._paid.get(key)
         self._note(Debt(key, op, said.pod_uid, said.outcome, said.basis, said.node, at, seq))
-        return _misplaced(place, seq)
+        return _misplaced(origin, seq)
 
     def _note(self, debt: Debt) -> None:
         self._end = debt.at if self._end is None else max(self._end, debt.at)
@@ -98,19 +98,19 @@ class Owed:
         if self._since is None or debt.at > self._since:
             self._debts[debt.key] = debt
 
-    def announced(self, event: Event[msgspec.Raw], said: Said, place: Place | None) -> str:
+    def announced(self, event: Event[msgspec.Raw], said: Said, origin: Origin | None) -> str:
         """A decision is announced; return what is wrong with that, given the ledger as far as it is read."""
         key = said.allocator, said.basis.ordinal
         self._end = event.time if self._end is None else max(self._end, event.time)
-        if place is not None and event.source == ALLOCATOR + said.allocator:
-            self._ordinals[said.allocator] = max(self._ordinals.get(said.allocator, 0), 0 if place.seq else key[1])
-            if place.seq and place.ending != ":unplaced":
-                self._landed[said.allocator] = max(self._landed.get(said.allocator, 0), place.seq)
+        if origin is not None and event.source == ALLOCATOR + said.allocator:
+            self._ordinals[said.allocator] = max(self._ordinals.get(said.allocator, 0), 0 if origin.seq else key[1])
+            if origin.seq and origin.ending != ":unplaced":
+                self._landed[said.allocator] = max(self._landed.get(said.allocator, 0), origin.seq)
         debt = self._debts.pop(key, None)
         if debt is None:
-            self._paid[key] = place or Place(0)
+            self._paid[key] = origin or Origin(0)
             return ""
-        return _misplaced(place, debt.seq)
+        return _misplaced(origin, debt.seq)
 
     def open(self) -> list[Debt]:
         """Return what is not announced and not excused by the ledger or the end of the log alone."""
@@ -150,8 +150,8 @@ def _is_later(one: Heard, debt: Debt) -> bool:
     return one.basis.state >= debt.basis.state and one.basis.ledger >= debt.basis.ledger
 
 
-def _misplaced(place: Place | None, seq: int) -> str:
+def _misplaced(origin: Origin | None, seq: int) -> str:
     """Return what is wrong with the sequence that an announcement names, if the ledger holds the decision at another."""
-    if place is None or not seq or not place.seq or place.seq == seq:
+    if origin is None or not seq or not origin.seq or origin.seq == seq:
         return ""
-    return f"its id names ledger record {place.seq}, and the decision stands in {seq}"
+    return f"its id names ledger record {origin.seq}, and the decision stands in {seq}"

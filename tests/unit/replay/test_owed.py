@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from consumers.allocator.replay import Said
-from deploy.replay.envelope import Place
+from deploy.replay.envelope import Origin
 from deploy.replay.owed import TAKEN_BACK, Heard, Owed
 from schemas.decision import Basis, Decision
 from schemas.event import Event
@@ -73,11 +73,11 @@ def test_what_the_ledger_holds_is_announced_at_its_sequence(first: bool) -> None
     for seq in (7, 8):
         owed, wrong = Owed({"a": later(9)}), ""
         if first:
-            wrong += owed.announced(event, landed(), Place(7))
+            wrong += owed.announced(event, landed(), Origin(7))
         wrong += owed.changed(seq, "add", landed(), NOW)
         if not first:
             assert len(owed.open()) == 1
-            wrong += owed.announced(event, landed(), Place(7))
+            wrong += owed.announced(event, landed(), Origin(7))
         assert owed.open() == []
         assert bool(wrong) is (seq == 8)
 
